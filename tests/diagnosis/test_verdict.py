@@ -232,13 +232,13 @@ def test_a_remedy_that_is_done_already_is_not_advised():
 def test_what_an_ablation_shows_of_the_baseline_is_said():
     gain = Contrast(9.85, 8.28, 11.71, 3)
     found = made_with("XLA off", "float32", gain)
-    assert "; XLA off makes float32 9.85× faster [8.28, 11.71]" in why.sentence(found)
+    assert "; XLA off makes float32 9.85× faster [8.28, 11.7]" in why.sentence(found)
     for weak in (Contrast(1.2, 0.9, 1.5, 3), Contrast(9.0, n=1), Contrast(1.05, 1.02, 1.08, 5)):
         assert made_with("XLA off", "float32", weak).further_effects == []
 
 
 def test_what_an_ablation_shows_that_was_disturbed_is_not_said():
-    # The lie: "XLA off makes float32 9.85× faster [8.28, 11.71]", beside another program.
+    # The lie: "XLA off makes float32 9.85× faster [8.28, 11.7]", beside another program.
     gains = {"float32": Contrast(9.85, 8.28, 11.71, 3), "mixed_float16": Contrast(2.0, 1.9, 2.1, 3)}
     for flags in ("", "interference"):
         effect = Effect(ablations.XLA_ON, gains, flags=flags)

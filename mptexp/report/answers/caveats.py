@@ -104,8 +104,14 @@ def doubts(tables: Tables, what: str) -> str:
     return wording.not_valid(validity.but(flags, "not trained"), what)
 
 
-def remedies(tables: Tables, what: str) -> str:
-    """What to do for a claim, with the command and its cost; empty where nothing is to be done."""
+def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
+    """What to do for a claim, with the command and its cost; empty where nothing is to be done.
+
+    Args:
+        tables: of the sweep.
+        what: the claim is about, time or accuracy.
+        compared: the most blocks that a comparison has, where some lost runs; NaN: all of them.
+    """
     runs = tables.ok
     if _foreign(runs, tables):
         return f"{OWN_RUN}."
@@ -113,9 +119,11 @@ def remedies(tables: Tables, what: str) -> str:
     first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
     steps = [*dict.fromkeys(filter(None, first))]
     blocks = tables.results.block.nunique()
-    if blocks < FEWEST:  # which measures all of it again
-        cost = ", ".join(_cost(runs, FEWEST / blocks))
-        again = commands.command(tables, "run", commands.AGAIN, f"--set repeats={FEWEST}")
+    lacking = FEWEST - int(blocks if math.isnan(compared) else compared)
+    if lacking > 0:  # which measures all of it again
+        repeats = blocks + lacking
+        cost = ", ".join(_cost(tables.results, repeats / blocks))
+        again = commands.command(tables, "run", commands.AGAIN, f"--set repeats={repeats}")
         steps.append(f"run {again}, which measures {cost}")
     elif any(flag.curable for flag in flags):
         count, minutes = _cost(runs[runs["flags"].map(validity.curable)])

@@ -137,7 +137,7 @@ def keras_costs(table: pd.DataFrame) -> list[str]:
     proven = [row for row in known if wording.finding(row) in ("faster", "slower")]
     return [
         f"With {row['policy']} on {row['name']}, {STEPS[row['phase']]} of Keras's is "
-        f"{wording.ratio_of(row)} than one of the plain loop."
+        f"{wording.ratio_of(row)} {wording.than(wording.direction(row))} one of the plain loop."
         for row in proven
     ]
 

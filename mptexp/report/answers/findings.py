@@ -7,10 +7,11 @@ headline table, in the caption and in the chart as well.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, summary, validity
-from mptexp.analysis.points import POINT, of_task
+from mptexp.analysis.points import POINT, of_task, rank
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
@@ -38,7 +39,16 @@ OTHERS = {
     "no interval": "with fewer than three repeats",
     "not valid": "not valid",
 }
-BASE_ENDS = {"oom": "ran out of memory", "diverged": "diverged"}  # a status -> what became of it
+# What became of runs that did not end well, by status.
+ENDS = {
+    "oom": "ran out of memory",
+    "diverged": "diverged",
+    "failed": "failed",
+    "killed": "was killed",
+    "timeout": "took too long",
+    "unsupported": "is not supported",
+}
+ONE_FINDING = "validation {} is "  # opens what is said of accuracies that have one finding
 NO_MEMORY = f"Memory: {INCONCLUSIVE}."
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
@@ -57,13 +67,36 @@ def answer(tables: Tables) -> list[str]:
     return [sentence for sentence in made if sentence]
 
 
-@once
 def compared(tables: Tables) -> pd.DataFrame:
     """The rows of the headline table that have a ratio, with what tells each apart: place.
 
     Also with difference and verdict of the policy's accuracy, with what tells a row apart from
     others of its phase: within_phase, and with the baseline's step time at its point: base_step_s.
     """
+    rows = _told_apart(tables)
+    return rows.dropna(subset="speedup") if len(rows) else rows
+
+
+def unfinished(tables: Tables) -> pd.DataFrame:
+    """Rows as of `compared`, without ratios: of policies at points where none of their runs is ok.
+
+    Of those that have a ratio elsewhere, at points whose baseline has a time; with their status.
+    """
+    rows, runs = _told_apart(tables), tables.results
+    if rows.empty:
+        return rows
+    met, keys = rows.policy[rows.speedup.notna()], [*POINT, "policy"]
+    tried = runs[(runs.status != "ok") & runs.policy.isin(met)].drop_duplicates(keys)
+    # What a point is called, and what it is compared with, its baseline's row knows.
+    bases = rows[rows.policy == rows.baseline].drop(columns="policy")
+    lost = bases.merge(tried[[*keys, "status"]], on=POINT).assign(speedup=np.nan)
+    ok = pd.MultiIndex.from_frame(rows[keys])
+    return lost[~pd.MultiIndex.from_frame(lost[keys]).isin(ok)]
+
+
+@once
+def _told_apart(tables: Tables) -> pd.DataFrame:
+    """The rows of the headline table, see `compared`; also those without a ratio."""
     if tables.ok.empty:
         return pd.DataFrame()
     table = summary.headline(tables)
@@ -75,7 +108,7 @@ def compared(tables: Tables) -> pd.DataFrame:
     table = table.merge(steps, "left", [*POINT, "baseline"])
     for _, own in table.groupby("phase"):
         table.loc[own.index, "within_phase"] = wording.places(own, short=True)
-    return table.assign(place=wording.places(table, short=True)).dropna(subset="speedup")
+    return table.assign(place=wording.places(table, short=True))
 
 
 # --- speed ----------------------------------------------------------------------------------------
@@ -291,8 +324,8 @@ def _without_baseline(tables: Tables) -> str:
     if table.step_s.isna().all():
         return f"Times are not valid: only {measures.listed(table)} is compared."
     names = listed(sorted(set(table.policy)))
-    if failed := failed_baseline(tables):
-        return f"No times are compared: {verbatim(failed)}."
+    if lost := ended(tables):
+        return f"No times are compared: {verbatim(lost)}."
     if any("measured apart" in validity.names_of(flags) for flags in tables.ok["flags"]):
         return f"No times are compared: {names} were measured apart."
     return (
@@ -301,22 +334,28 @@ def _without_baseline(tables: Tables) -> str:
     )
 
 
-def failed_baseline(tables: Tables) -> str:
+def ended(tables: Tables) -> str:
     """`float32 ran out of memory at batch size 32, mixed_float16 did not`.
 
-    Of a sweep in which that is why nothing is compared; else empty.
+    How the runs of policies ended that did not end well, of a sweep that compares none of them;
+    empty where all did, or where no baseline was asked for.
     """
-    runs, others = tables.results, tables.ok
-    of_base = runs.policy.isin({"float32", *others.default_policy})
-    for status, lost in BASE_ENDS.items():
-        own = runs[of_base & (runs.status == status)]
-        beside = others[others.batch_size.isin(own.batch_size) & ~others.policy.isin(own.policy)]
-        if len(beside):
-            sizes = [f"{size:,}" for size in sorted(set(beside.batch_size))]
-            own = own[own.batch_size.isin(beside.batch_size)]
-            names = [listed(sorted(set(rows.policy))) for rows in (own, beside)]
-            return f"{names[0]} {lost} at batch size {listed(sizes)}, {names[1]} did not"
-    return ""
+    runs = tables.results
+    bad = runs[runs.status != "ok"].sort_values("policy", key=rank, kind="stable")
+    bases = {"float32", *runs.default_policy.dropna()}
+    if bad.empty or runs.policy.nunique() < 2 or not runs.policy.isin(bases).any():
+        return ""
+    said, counts = [], runs.policy.value_counts()
+    for policy, own in bad.groupby("policy", sort=False):
+        how = listed([ENDS[status] for status in dict.fromkeys(own.status)])
+        of = int(counts[policy])
+        some = f" in {len(own)} of {count(of, 'run')}" * (len(own) < of)
+        said.append(f"{policy} {how}{some}")
+    sizes = [f"{size:,}" for size in sorted(set(bad.batch_size))]
+    others = sorted(set(runs.policy[runs.batch_size.isin(bad.batch_size)]) - set(bad.policy))
+    did = bad.status.isin(["oom", "diverged", "failed"]).all()
+    rest = f", {listed(others)} did not" if did else f"; only {listed(others)} was measured"
+    return f"{listed(said)} at batch size {listed(sizes)}{rest * bool(others)}"
 
 
 # --- accuracy and memory --------------------------------------------------------------------------
@@ -339,7 +378,8 @@ def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
     """What is said of accuracy: what is found, by how much, how accurate the policies are."""
     said, level = _accuracies(tables, table, measure, margin), _level(tables, table, measure)
     numbers = [level, _apart(tables, table, measure)]
-    if ": " not in said and (of := _mean(table, measure)):  # else each finding has its own
+    one = said.startswith(ONE_FINDING.format(measure.name))  # of several each has its own
+    if one and (of := _mean(table, measure)):
         numbers.insert(0, of)
     return ": ".join(filter(None, [said, ", ".join(filter(None, numbers))]))
 
@@ -359,7 +399,7 @@ def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
     groups = {word: table[found == word] for word in words if (found == word).any()}
     said = {word: words[word] or _range(own, word, measure) for word, own in groups.items()}
     if len(said) == 1:
-        return f"validation {measure.name} is {next(iter(said.values()))}"
+        return f"{ONE_FINDING.format(measure.name)}{next(iter(said.values()))}"
     clauses = [
         f"{listed(_whose(own, table))} {said[word]}"
         + (f", {_span(own, measure)}" if word in APART_BY else "")
@@ -507,8 +547,11 @@ def _memory(tables: Tables) -> str:
         return f"memory: about the same, within {wording.share(SAME_MEMORY)}"
     proven = rows[words.isin(["less", "more"])]
     if proven.empty:
+        open_ = set(rows.candidate[words != "same"])
+        same = [f"**{name}**" for name in dict.fromkeys(rows.candidate) if name not in open_]
         few = " with fewer than three repeats" * (met == {"no interval"})
-        return f"memory: {INCONCLUSIVE}{few}"
+        told = f"about the same with {listed(same)}, others {INCONCLUSIVE}"
+        return f"memory: {told if same else INCONCLUSIVE + few}"
     said: dict[tuple[str, str], list[str]] = {}
     for name, own in _native_first(proven, tables).groupby("candidate", sort=False):
         total = int((rows.candidate == name).sum())

@@ -335,7 +335,8 @@ def _dynamic(own: pd.DataFrame) -> str:
     """How a policy trains under the dynamic scale; empty where that was not compared."""
     row = next(own[own.loss_scale == "dynamic"].itertuples(), None)
     if row is not None and row.verdict == "diverged":
-        return "diverges under the dynamic scale"
+        some = f" in {row.diverged} of {row.runs} runs" * (row.diverged < row.runs)
+        return f"diverges under the dynamic scale{some}"
     if row is None or not row.blocks:
         return ""
     how = {"train": TRAINS, "stall": "falls behind"}.get(loss_scale.outcome(row))

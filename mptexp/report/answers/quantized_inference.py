@@ -31,6 +31,7 @@ class Quantized:
 
     Attributes:
         policy: of the quantized model; point: the rest in words; dataset: what was trained on.
+        key: the policy with the values of POINT.
         before: loss and accuracy of each run's trained model, as its record has them.
         after: those of the same weights, quantized.
         lost: after minus before, formed within each run.
@@ -41,6 +42,7 @@ class Quantized:
     policy: str
     point: str
     dataset: str
+    key: tuple[Any, ...]
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
     lost: Contrast
@@ -103,7 +105,8 @@ def _quantized(
     lost = contrast.paired(_quality(after, measure), _quality(before, measure), "difference")
     sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) / len(made) for part in PARTS]
     flags = validity.together(runs["flags"])
-    return Quantized(policy, point, dataset, before, after, lost, *sizes, flags)
+    key = (policy, *runs[points.POINT].iloc[0])
+    return Quantized(policy, point, dataset, key, before, after, lost, *sizes, flags)
 
 
 def _quality(figures: list[dict[str, Any]], measure: measures.Measure) -> pd.Series:

@@ -11,6 +11,7 @@ from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import blocks
+from mptexp.records.schema import FINAL
 from mptexp.report.answers import caveats, dynamic_range, findings
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
@@ -27,7 +28,8 @@ from mptexp.report.text.measures import Measure
 
 NONE = "No run of this sweep succeeded"
 SEVERAL = 2  # epochs, from which a long training asks for accuracy
-SMALLER = "a smaller batch, which fits the baseline too, would compare them."
+SMALLER = "a smaller batch, which fits all of them, would compare them."
+AGAIN = "mend what the runs without a result name; the same command makes them again."
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
 
@@ -37,13 +39,15 @@ def of(tables: Tables) -> Iterator[Subject]:
     if table.empty:
         yield _alone(tables)
         return
-    base, verdicts = speed_advice.default(table), set(table.verdict)
+    base, verdicts = speed_advice.baseline(table), set(table.verdict)
     by_measure = _by_measure(table)
     titles = [_title(tables, own, measure) for measure, own in by_measure]
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         open_ = table[table.verdict == "undecided"]
         advice = f"{_slow(tables, table)}{wording.more_repeats(int(open_.blocks.min()))}."
+    if not advice and verdicts == {"diverged"}:
+        advice = f"keep {base}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
     # A chart has one axis: it shows the differences of the first measure.
@@ -62,7 +66,7 @@ def _slow(tables: Tables, table: pd.DataFrame) -> str:
     if not own.emulated.astype(bool).all():
         return ""
     names = wording.listed([f"**{name}**" for name in dict.fromkeys(own.policy)])
-    return f"to train on this device keep {speed_advice.default(table)}: it emulates {names}; "
+    return f"to train on this device keep {speed_advice.baseline(table)}: it emulates {names}; "
 
 
 def of_epochs(tables: Tables) -> Iterator[Subject]:
@@ -90,7 +94,7 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
     Args:
         of: whose figure it is, where a policy before it diverged.
     """
-    base = speed_advice.default(table)
+    base = speed_advice.baseline(table)
     whose = f"{base}'s" if table.baseline.nunique() == 1 else f"that of {base}"
     lost = table[table.verdict == "diverged"]
     table = table.drop(lost.index)
@@ -161,15 +165,22 @@ def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     return wording.listed([f"{first} of {wording.count(len(table), 'setting')}", *more])
 
 
+def _retry(runs: pd.DataFrame) -> str:
+    """What would compare policies of which some did not end well."""
+    if (runs.status == "oom").any():
+        return SMALLER
+    if (runs.status[runs.policy == "float32"] == "diverged").any():
+        return RETRY
+    return "" if runs.status.isin(FINAL).all() else AGAIN
+
+
 def _alone(tables: Tables) -> Subject:
     """What was measured where nothing is compared."""
     said = findings.answer(tables)
-    if tables.ok.empty:
-        title = "All runs diverged" if {*tables.results.status} == {"diverged"} else NONE
-        return Subject(title, said, advice=RETRY)
-    if failed := findings.failed_baseline(tables):
-        lost_memory = "memory" in failed
-        return Subject(failed, said, advice=SMALLER if lost_memory else RETRY)
+    ended, met = findings.ended(tables), {*tables.results.status} - {"ok"}
+    if tables.ok.empty or (ended and met != {"unsupported"}):
+        title = "All runs diverged" if {*tables.results.status} == {"diverged"} else ended or NONE
+        return Subject(title, said, advice=_retry(tables.results))
     rows = summary.headline(tables).dropna(subset="step_s")
     if len(rows) != 1:
         return Subject("Nothing to compare: no policy was measured beside its baseline", said)

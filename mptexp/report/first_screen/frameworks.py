@@ -10,7 +10,7 @@ from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
 from mptexp.report.first_screen import ratios, speed
-from mptexp.report.first_screen.subject import Bar, Subject
+from mptexp.report.first_screen.subject import PROVISIONAL, Bar, Subject
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
@@ -75,7 +75,10 @@ def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterat
         if policies is None:
             yield subject
             continue
-        title = f"{policies.title}; {subject.title}"
+        second = subject.title
+        if policies.title.startswith(PROVISIONAL):  # what is said once holds of both
+            second = second.removeprefix(f"{PROVISIONAL}: ")
+        title = f"{policies.title}; {second}"
         first, *more = policies.sentences
         named = listed(list(dict.fromkeys(bar.policy for bar in policies.bars)))
         # Not in a policy's colour, which means faster in one group and slower in the other.
@@ -85,6 +88,7 @@ def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterat
             *_headed(sorted(plain, key=lambda bar: bar.label), what, subject.baseline),
         ]
         said = [first, *subject.sentences, *more]
-        beside_it = subject.advice and f" {wording.capitalized(subject.advice)}"
-        advice = policies.advice + beside_it
+        advice = policies.advice
+        if subject.advice and subject.advice != advice:
+            advice += f" {wording.capitalized(subject.advice)}"
         yield replace(policies, title=title, sentences=said, advice=advice, bars=bars, baseline="")

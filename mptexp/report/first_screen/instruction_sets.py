@@ -33,16 +33,16 @@ def of(tables: Tables) -> Iterator[Subject]:
         labels = labels + ", " + wording.places(rows) if several else labels
         every = "float32 with all instruction sets"
         for made in ratios.of(rows, labels, every, tables, choose=True):
-            made = made if several else _needing(made, rows, tables)
-            yield _with_accuracy(made, tables)
+            made, policy = (made, "") if several else _needing(made, rows, tables)
+            best = max(made.bars, key=lambda bar: bar.value * (bar.finding == "faster"))
+            fastest = best.policy if best.finding == "faster" else ""
+            yield _with_accuracy(made, policy or fastest, tables)
 
 
-def _with_accuracy(made: Subject, tables: Tables) -> Subject:
-    """With what is known of the accuracy of the policy that is the fastest."""
+def _with_accuracy(made: Subject, policy: str, tables: Tables) -> Subject:
+    """With what is known of the accuracy of the policy that is advised; empty of none."""
     made = replace(made, sentences=[*made.sentences, *findings.quality(tables)])
-    best = max(made.bars, key=lambda bar: bar.value * (bar.finding == "faster"))
-    policy = best.policy
-    if best.finding != "faster" or policy == "float32":
+    if policy in ("", "float32"):
         return made
     table = accuracy.beside_first(accuracy.differences(tables))
     own = table[table.candidate == policy] if len(table) else table
@@ -58,11 +58,12 @@ def _with_accuracy(made: Subject, tables: Tables) -> Subject:
     return replace(made, advice=made.advice + look * (not verdicts <= {"equal", "higher"}))
 
 
-def _needing(made: Subject, rows: pd.DataFrame, tables: Tables) -> Subject:
+def _needing(made: Subject, rows: pd.DataFrame, tables: Tables) -> tuple[Subject, str]:
     """What a policy needs that is faster with some instruction sets alone: title, advice, chart.
 
     The least instruction set with which it is shown to be faster, where the next smaller one whose
-    times are valid does not show it.
+    times are valid does not show it. With the policy; empty where none does, or float32 with fewer
+    instruction sets is the fastest.
     """
     where = device(tables)
     order = {in_words("cpu_isa", name): k for k, name in enumerate(INSTRUCTION_SETS)}
@@ -71,6 +72,9 @@ def _needing(made: Subject, rows: pd.DataFrame, tables: Tables) -> Subject:
         key=lambda bar: (POLICIES.index(bar.policy), order[bar.label.partition(" with ")[2]]),
     )
     made = replace(made, bars=bars)
+    proven = [bar for bar in bars if bar.finding == "faster"]
+    if proven and max(proven, key=lambda bar: bar.value).policy == "float32":
+        return made, ""
     known = {(row.policy, row.cpu_isa): row for row in rows.dropna(subset="speedup").itertuples()}
     for policy in dict.fromkeys(bar.policy for bar in bars if bar.policy != "float32"):
         own = [known[policy, isa] for isa in INSTRUCTION_SETS if (policy, isa) in known]
@@ -98,8 +102,8 @@ def _needing(made: Subject, rows: pd.DataFrame, tables: Tables) -> Subject:
         gain = f"{policy} is {wording.times(gain)} than float32 on {where}"
         title = f"{gain} thanks to {needed}{but}{more * bool(beyond)}"
         to_do = f"on this CPU use **{policy}** with {needed}, else float32; {ANOTHER}."
-        return replace(made, title=title, advice=to_do)
-    return made
+        return replace(made, title=title, advice=to_do), policy
+    return made, ""
 
 
 def _beyond(least: Any, below: Any, tables: Tables) -> str:

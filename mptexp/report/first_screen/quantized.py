@@ -14,38 +14,50 @@ from mptexp.report.text import measures, wording
 
 def of_quantized(tables: Tables) -> Iterator[Subject]:
     """What integers for weights take of the bytes and of the accuracy, beside their speed."""
-    made = quantized_inference.measured(tables)
-    for subject in speed.of(tables) if made else ():
+    made, margin = quantized_inference.measured(tables), tables.options.equivalence_margin
+    lossy = {one.key for one in made if one.loses(margin)}
+    for subject in speed.of(tables, lossy) if made else ():
         said = [*quantized_inference.sentences(made), *subject.sentences]
-        margin = tables.options.equivalence_margin
-        lossy = {one.policy for one in made if one.loses(margin)}
-        faster = {bar.policy for bar in subject.bars if bar.finding == "faster"}
-        good = {one.policy for one in made} - lossy
-        taken = quantized_inference.taken(made)
-        if faster and faster <= good:
-            yield replace(subject, title=f"{subject.title}; {taken}", sentences=said)
-            continue
-        measure, base = measures.of(made[0].dataset), subject.baseline
-        name, least = measure.name, _least(made, margin)
-        to_do = f"for fewer bytes take {least}, and look at its {name} in your own model."
-        if not least:
-            to_do = f"keep {base}: all lose more than {measure.margin(margin)} of {name}."
-        if subject.title.startswith(PROVISIONAL):
+        taken, of_speed = quantized_inference.taken(made), subject.title
+        # Of times that are not valid no chart is made where there is one of what is.
+        if of_speed.startswith(PROVISIONAL):
             of_speed = "no speed is valid"
-            to_do = f"{to_do} {wording.capitalized(subject.advice)}"
-            # Of times that are not valid no chart is made where there is one of what is.
-            if bars := [_bar(one) for one in made if one.lost.n]:
-                kind: Scale = "accuracy" if name == "accuracy" else "perplexity"
-                theirs = "the same weights in float32"
-                subject = replace(subject, bars=bars, baseline=theirs, scale=kind)
+            subject = _of_losses(subject, made)
+        parts = [taken, of_speed.replace("No other policy", "none")]
+        faster = {bar.policy for bar in subject.bars if bar.finding == "faster"}
+        if faster and not lossy and faster <= {one.policy for one in made}:
+            parts, advice = [subject.title, taken], subject.advice  # they gain in both
         else:
-            of_speed = subject.title.replace("No other policy", "none")
-            fast = [bar for bar in subject.bars if bar.policy in faster & good]
-            best = (
-                f"take **{max(fast, key=lambda bar: bar.low).policy}**" if fast else f"keep {base}"
-            )
-            to_do = f"for speed {best}; {to_do}" if least else to_do
-        yield replace(subject, title=f"{taken}; {of_speed}", sentences=said, advice=to_do)
+            advice = _advice(made, margin, subject)
+        yield replace(subject, title="; ".join(parts), sentences=said, advice=advice)
+
+
+def _of_losses(subject: Subject, made: Sequence[quantized_inference.Quantized]) -> Subject:
+    """With the chart of what quantizing changed, where that was validated."""
+    bars = [_bar(one) for one in made if one.lost.n]
+    accurate = measures.of(made[0].dataset).name == "accuracy"
+    scale: Scale = "accuracy" if accurate else "perplexity"
+    if not bars:
+        return subject
+    return replace(subject, bars=bars, baseline="the same weights in float32", scale=scale)
+
+
+def _advice(made: Sequence[quantized_inference.Quantized], margin: float, subject: Subject) -> str:
+    """What to use for speed, and what for fewer bytes, which may be two policies."""
+    least, measure = _least(made, margin), measures.of(made[0].dataset)
+    look = f", and look at its {measure.name} in your own model" * ("look at" not in subject.advice)
+    for_bytes = f"for fewer bytes take {least}{look}."
+    lost = f"all lose more than {measure.margin(margin)} of {measure.name}"
+    speed_of = subject.advice.rstrip(".")
+    if subject.title.startswith(PROVISIONAL):
+        first = for_bytes if least else f"keep the weights in float32: {lost}."
+        return f"{first} {wording.capitalized(subject.advice)}" if speed_of else first
+    if not least and speed_of.startswith("keep "):
+        return f"{speed_of}: {lost}."
+    if not least:
+        return f"{speed_of}; take no quantized weights: {lost}."
+    opening = {"for": "", "on": "for speed, "}.get(speed_of.partition(" ")[0], "for speed ")
+    return f"{opening}{speed_of}; {for_bytes}"
 
 
 def _least(made: Sequence[quantized_inference.Quantized], margin: float) -> str:

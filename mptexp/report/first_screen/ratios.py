@@ -67,7 +67,8 @@ def of(
 def _furthest(bars: Sequence[Bar]) -> str:
     """`float32 with sse41 is 5.15× slower`: of some bars the one furthest from no effect."""
     bar = max(bars, key=lambda bar: abs(np.log(bar.value)))
-    return f"{bar.label} is {bar.text.partition(' [')[0].partition(' (')[0]}"
+    verb = "are" if bar.label.partition(",")[0].endswith("replicas") else "is"
+    return f"{bar.label} {verb} {bar.text.partition(' [')[0].partition(' (')[0]}"
 
 
 def _named(bars: Sequence[Bar]) -> str:

@@ -25,6 +25,7 @@ def of(tables: Tables) -> Iterator[Subject]:
         )
         if rows.replicas.nunique() == 1:
             labels = f"{rows.replicas.iloc[0]} replicas, " + labels
+        labels = labels.str.replace(r"\breplicas (\d+)", r"\1 replicas", regex=True)
         if rows.policy.nunique() > 1:
             labels = rows.policy + ", " + labels
         base = "1 replica with the same batch size per replica"

@@ -1,6 +1,6 @@
 """The speed of policies: the best that is proven is the title."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy
-from mptexp.analysis.points import rank
+from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records.schema import FINAL
 from mptexp.report.answers import findings
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import RESIDENT, Bar, Subject, equal, provisional
@@ -21,14 +22,20 @@ from mptexp.spec.backends import LABELS
 LONGEST = 145  # letters of a title that is still read at once
 
 
-def of(tables: Tables) -> Iterator[Subject]:
-    """Each policy to the default of its device."""
+def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subject]:
+    """Each policy to the default of its device.
+
+    Args:
+        lossy: policies with the values of POINT at which they lose accuracy, which their runs'
+            validation does not know: not to be advised there.
+    """
     rows = findings.compared(tables)
     if rows.empty:
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
+    lost = findings.unfinished(tables)
+    lost = lost.assign(finding=lost.status.isin(FINAL).map({True: "worse", False: "unfinished"}))
     rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")
-    base = rows.baseline.iloc[0]
     phases = rows.policy.nunique() == 1 and rows.phase.nunique() > 1  # then these are headings
     rows = rows.sort_values("phase", kind="stable") if phases else rows
     place = "within_phase" if phases else "place"
@@ -40,9 +47,11 @@ def of(tables: Tables) -> Iterator[Subject]:
     if phases:
         named = zip(bars, records, strict=True)
         bars = [replace(bar, group=in_words("phase", row["phase"])) for bar, row in named]
-    name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
-    title = _largest(tables) + _speed_title(rows, tables)
-    advice = speed_advice.advise(rows, tables)
+    name = speed_advice.strict_baseline(rows) if rows.baseline.nunique() == 1 else "the default"
+    title = _largest(tables) + _speed_title(rows, lost, tables)
+    loses = [key in lossy for key in rows[["policy", *POINT]].itertuples(index=False, name=None)]
+    judged = rows.assign(verdict=rows.verdict.mask(loses, "lower"))
+    advice = speed_advice.advise(judged, lost, tables)
     said, usual = findings.answer(tables), wording.usual(rows)
     again = len(tables.superseded) > 0
     yield Subject(title, said, bars, name, advice=advice, usual=usual, again=again)
@@ -74,12 +83,16 @@ def bar_of(row: Mapping[str, Any], label: str) -> Bar:
     return Bar(label, row["policy"], row["speedup"], *ends, word, text, emulated=by_hand)
 
 
-def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
-    """The best that is proven; else that nothing is, what is slower, or what was measured."""
+def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
+    """The best that is proven; else that nothing is, what is slower, or what was measured.
+
+    Args:
+        lost: where policies did not get through, see `findings.unfinished`.
+    """
     trained, measured = rows[rows.input_mode != RESIDENT], len(rows)
     rows = trained if len(trained) else rows
     if rows.finding.isin(["not valid", "no interval"]).all():  # nothing may be said of a speedup
-        return provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows))
+        return provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows, lost))
     faster, slower = (rows[rows.finding == word] for word in ("faster", "slower"))
     if len(slower) or (faster.speedup.round(2) > 1).any():
         faster = faster[faster.speedup.round(2) > 1]  # 1.00 is no title beside anything else
@@ -87,17 +100,18 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
         faster = faster[faster.phase == "inference"]
     if len(faster):
         best = faster.loc[faster.speedup.idxmax()]
-        title = _extreme(best, rows)
+        title = _extreme(best, rows, lost)
         # Left out is what gains more on one batch: on it nobody trains.
         fed = len(rows) < measured and title.endswith(best.gpu_model)
         title += ", input included" * fed + _at_what(best, rows, tables)
-        more = _other_phase(best, rows) or _slower(rows, [best.policy])
+        there = rows[rows.gpu_model == best.gpu_model]  # another device would have to be named
+        more = _other_phase(best, there) or _slower(there, [best.policy])
         return title + more * (len(title + more) <= LONGEST)  # the sentences have it too
     if len(slower) == len(rows):
-        return _extreme(rows.loc[rows.speedup.idxmax()], rows)
+        return _extreme(rows.loc[rows.speedup.idxmax()], rows, lost)
     if len(slower) and rows.policy.nunique() == 1:
-        return _extreme(slower.loc[slower.speedup.idxmin()], rows)
-    base, where = speed_advice.default(rows), listed(sorted(set(rows.gpu_model)))
+        return _extreme(slower.loc[slower.speedup.idxmin()], rows, lost)
+    base, where = speed_advice.strict_baseline(rows), listed(sorted(set(rows.gpu_model)))
     native = rows.policy[~rows.emulated.astype(bool)]
     names = list(dict.fromkeys(native if len(native) else rows.policy))
     which = f"{names[0]} is not" if len(names) == 1 else "No other policy is"
@@ -124,7 +138,8 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
         said = f"at equal {measure.name}" if within == "equal" else f"{measure.name} {within}"
         return f", {said}{where}"
     if best.verdict == "higher":
-        return f"; its {measure.name} is {measure.words.get('higher', 'higher')}"
+        where = speed_advice.where_shown(own, "higher")
+        return f"; its {measure.name} is {measure.words.get('higher', 'higher')}{where}"
     if best.verdict == "too few images":
         few = f"too few validation {measure.task.example}s"
         return f"; {measure.name} {wording.UNDECIDED}: {few}"
@@ -170,7 +185,7 @@ def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
     return f"; {name} {wording.DOES[row.phase]} {ratio}{where}"
 
 
-def _extreme(row: pd.Series, rows: pd.DataFrame) -> str:
+def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     """`bfloat16 trains up to 1.37× faster than float32 on AMD EPYC (2 cores)`.
 
     Where the same policy is also slower there, from what to what. Another device has another
@@ -178,8 +193,9 @@ def _extreme(row: pd.Series, rows: pd.DataFrame) -> str:
     """
     verb = wording.DOES[row.phase]
     word = wording.direction(row)
-    own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
-    own = own[own.gpu_model == row.gpu_model]
+    own = pd.concat([rows, lost]) if len(lost) else rows
+    own = own[(own.policy == row.policy) & (own.phase == row.phase)]
+    own = own[own.gpu_model == row.gpu_model].reset_index(drop=True)
     some = speed_advice.where_shown(own, word)
     decided = bool(some) and not some.endswith("settings")
     if decided:  # what is not decided elsewhere is left to the sentences
@@ -199,7 +215,8 @@ def _extreme(row: pd.Series, rows: pd.DataFrame) -> str:
     bound = bound if len(own) > 1 else ""
     marks = wording.partly(row) or ["emulated"] * bool(row.emulated)
     note = "".join(f" ({part})" for part in marks)
-    than = f"{wording.than(word)} {wording.default_name(row.baseline)}"
+    strict = wording.strict(row.baseline, row.default_policy)
+    than = f"{wording.than(word)} {strict}{wording.default_name(row.baseline)}"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
     name = f"{wording.strict(row.policy, row.default_policy)}{row.policy}"
     return f"{name}{note} {verb} {bound}{ratio} {than} on {row.gpu_model}{some}"

@@ -37,11 +37,18 @@ def where_shown(own: pd.DataFrame, word: str) -> str:
     return f" in {proven.sum()} of {len(own)} settings"
 
 
-def default(rows: pd.DataFrame) -> str:
+def baseline(rows: pd.DataFrame) -> str:
     """What the policies are compared with: a policy, or each device's own default."""
     if rows.baseline.nunique() > 1:
         return "the default of each device"
     return wording.default_name(rows.baseline.iloc[0])
+
+
+def strict_baseline(rows: pd.DataFrame) -> str:
+    """The same of times: `strict float32` where what users have was not measured, TF32."""
+    row = rows.iloc[0]
+    one = rows.baseline.nunique() == 1
+    return wording.strict(row.baseline, row.default_policy) * one + baseline(rows)
 
 
 def diverged(best: pd.Series, tables: Tables) -> bool:
@@ -63,19 +70,26 @@ class _Advice(NamedTuple):
         return f"{self.what}{self.look * looks}.{self.unclear}" if self.what else ""
 
 
-def advise(rows: pd.DataFrame, tables: Tables) -> str:
-    """What to do; of a sweep with training and inference, for each where they differ."""
-    phases = dict(list(rows.groupby("phase", sort=False)))
+def advise(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
+    """What to do; of a sweep with training and inference, for each where they differ.
+
+    Args:
+        rows: the comparisons; lost: where policies did not get through, with findings of theirs.
+    """
+    phases = set(rows.phase)
     if len(phases) == 1:
-        return _advice(rows, tables).text()
-    each = {  # inference first: a sweep measures it if it asks for it
-        phase: _advice(phases[phase].assign(place=phases[phase].within_phase), tables)
+        return _advice(rows, lost, tables).text()
+    made = {  # inference first: a sweep measures it if it asks for it
+        phase: _advice(*(_of_phase(table, phase) for table in (rows, lost)), tables)
         for phase in ("inference", "train")
         if phase in phases
     }
-    if len({one.text() for one in each.values()}) == 1:
+    each = {phase: one for phase, one in made.items() if one.what}
+    if not each:
+        return ""
+    if len({one.text() for one in made.values()}) == 1:
         return next(iter(each.values())).text()
-    once = all(one.look for one in each.values())  # what to look at is said once
+    once = all(one.look for one in made.values())  # what to look at is said once
     first, *more = [
         f"for {in_words('phase', phase)}, {one.text(looks=phase == 'train' or not once)}"
         for phase, one in each.items()
@@ -83,8 +97,14 @@ def advise(rows: pd.DataFrame, tables: Tables) -> str:
     return " ".join([first, *map(wording.capitalized, more)])
 
 
-def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
-    base = default(rows)
+def _of_phase(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
+    """The rows of a phase, which their places do not name."""
+    own = rows[rows.phase == phase]
+    return own.assign(place=own.within_phase)
+
+
+def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
+    base = strict_baseline(rows)
     worse = (rows.finding == "faster") & rows.verdict.isin(["lower", "diverged"])
     rows = rows.assign(finding=rows.finding.mask(worse, "worse"))
     # What is proven and rounds to 1.00 is worth no change.
@@ -93,26 +113,43 @@ def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
     if len(faster) and usable.empty and (rows.input_mode != RESIDENT).any():
         return _Advice(f"keep {base}: {_without_input(faster, rows)}")
     if len(faster):
-        faster = usable if len(usable) else faster
-        shown = faster.verdict.isin(["equal", "higher"]).groupby(faster.policy).all()
-        safe = faster[faster.policy.map(shown)]
-        best = (safe if len(safe) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
-        measure = measures.of(best.dataset)
-        within = len(safe) > 0 and equal(tables, measure) == "equal"
-        within &= not diverged(best, tables)
-        own = "training" if best.phase == "train" else "model"
-        look = "" if within else f", and look at its {measure.name} in your own {own}"
-        if within and faster.policy[faster.low.idxmax()] != best.policy:
-            look = f", whose {measure.name} is shown to be {best.verdict}"
-        condition, but, unclear = _there(best, rows)
-        some = bool(condition or but or unclear)
-        where = f"on this {' '.join(filter(None, [_kind(tables), condition]))}, " * some
-        return _Advice(f"{where}use **{best.policy}**{but}", look, unclear)
+        return _use(usable if len(usable) else faster, rows, lost, tables)
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
-        return _Advice(caveats.remedies(tables, "time").removesuffix("."))
+        few = rows.blocks.max()
+        return _Advice(caveats.remedies(tables, "time", few).removesuffix("."))
     more = repeats_to_decide(native if len(native) else rows, gains=True)
     return _Advice("; ".join(filter(None, [f"keep {base}", more, _untried(rows, tables)])))
+
+
+def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
+    """Which of the policies that are faster to use: the fastest of those that lose no accuracy."""
+    shown = faster.verdict.isin(["equal", "higher"]).groupby(faster.policy).all()
+    safe = faster[faster.policy.map(shown)]
+    best = (safe if len(safe) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
+    if best.baseline != best.default_policy:
+        name = verbatim(wording.default_name(best.default_policy))
+        first = f"measure {name}, the default here, which may gain as much"
+        return _Advice(f"{first}, before you use **{best.policy}**")
+    measure = measures.of(best.dataset)
+    within = len(safe) > 0 and equal(tables, measure) == "equal"
+    within &= not diverged(best, tables)
+    own = "training" if best.phase == "train" else "model"
+    look = "" if within else f", and look at its {measure.name} in your own {own}"
+    condition, but, unclear = _there(best, pd.concat([rows, lost]) if len(lost) else rows)
+    why = ""
+    if within and faster.policy[faster.low.idxmax()] != best.policy:
+        verdict = measure.words.get(best.verdict, best.verdict)
+        why = f", whose {measure.name} is shown to be {verdict}"
+    where = _where(condition, tables) if condition or but or unclear else ""
+    return _Advice(f"{where}use **{best.policy}**{why}{but}", look, unclear)
+
+
+def _where(condition: str, tables: Tables) -> str:
+    """`on this GPU at batch size 32, `, `on A100, `, `on this GPU, ` without a condition."""
+    if condition.startswith("on "):
+        return f"{condition}, "
+    return f"on this {' '.join(filter(None, [_kind(tables), condition]))}, "
 
 
 def _untried(rows: pd.DataFrame, tables: Tables) -> str:
@@ -203,8 +240,14 @@ def _at(place: str, own: pd.DataFrame) -> str:
 
 
 def _but_not(slower: pd.DataFrame) -> str:
-    """`, but not at batch size 1`: where it is shown to be slower or worse, the slowest first."""
-    places = [wording.at(verbatim(place)) for place in slower.sort_values("speedup").place]
+    """`, but not at batch size 1`: where it is shown to be slower or worse, the slowest first.
+
+    Before these, where it did not get through.
+    """
+    places = [
+        wording.at(verbatim(place))
+        for place in slower.sort_values("speedup", na_position="first").place
+    ]
     more = len(places) - NAMED
     named = [*places[:NAMED], *([f"in {count(more, 'more setting')}"] if more > 0 else [])]
     return f", but not {' or '.join(named)}" if places else ""

@@ -163,7 +163,7 @@ MEASURES = {
             "% of perplexity",
             "above float32's perplexity",
             lambda margin: f"{margin * 100:g} %",
-            {"lower": "higher: worse", "higher": "lower: better"},
+            {"lower": "higher (worse)", "higher": "lower (better)"},
         ),
     )
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.contrast import Contrast, repeats_to_halve
+from mptexp.analysis.contrast import FEWEST, Contrast, repeats_to_halve
 from mptexp.analysis.points import POINT
 from mptexp.report.text.parameter_values import compiled_in_words, in_words, setting_in_words
 from mptexp.spec.backends import LABELS as BACKENDS
@@ -61,6 +61,7 @@ def capitalized(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
+ON = "device "  # before the name of one, where several were measured
 BARE = ("gpu_model", "backend", "dataset", "model", "setting")  # whose values need no name
 DOES = {"train": "trains", "inference": "runs inference"}  # a policy, by phase
 USUAL = 0.75  # share of the points from which a value is not repeated with each of them
@@ -169,14 +170,18 @@ def of_table(table: pd.DataFrame, name: str) -> pd.Series:
         return pd.Series([compiled_in_words(*pair) for pair in pairs], table.index, dtype=object)
     if name == "backend":
         return table.backend.map(lambda name: BACKENDS.get(name, str(name)))
+    if name == "gpu_model":
+        return ON + table.gpu_model.astype(str)
     return named(table[name], BARE)
 
 
 def at(place: str) -> str:
-    """A place after its preposition: `at batch size 32`, `in PyTorch`, `with prefetched input`."""
+    """A place after its preposition: `at batch size 32`, `on A100`, `with prefetched input`."""
     first, _, rest = place.partition(", ")
     if first.startswith("batch size") and rest:  # then all of it reads as one phrase
         return f"at {first} {at(rest)}"
+    if place.startswith(ON):
+        return f"on {place.removeprefix(ON)}"
     first = place.partition(" ")[0].rstrip(",")
     if first in ("with", "without"):
         return place
@@ -282,11 +287,17 @@ def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
 
     What is slower is the policy's time over the baseline's, so that the number is above 1.
     """
-    word, ends = finding(row), above_one(row["speedup"], row["low"], row["high"])
+    word = finding(row)
+    ratio, low, high = above_one(row["speedup"], row["low"], row["high"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
-    places = places_beyond(ends[1], 1, 2) if word in ("faster", "slower") else 2
-    low = f"{ends[1]:.{places}f}" if places > 2 else factor(ends[1])
-    return factor(ends[0]), f"({reason})" if reason else f"[{low}, {factor(ends[2])}]"
+    end = _end_beyond if word in ("faster", "slower") else factor
+    return factor(ratio), f"({reason})" if reason else f"[{end(low)}, {end(high)}]"
+
+
+def _end_beyond(end: float) -> str:
+    """An end of an interval that excludes 1, which it does not read as."""
+    places = places_beyond(end, 1, 2)
+    return f"{end:.{places}f}" if places > 2 else factor(end)
 
 
 def not_valid(flags: str, what: str = "time") -> str:
@@ -314,7 +325,8 @@ def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
     none = not_valid(flags, what) or "no interval" * math.isnan(over.low)
     if none:
         return f"{factor(over.estimate)}× ({none}, n = {over.n})"
-    return f"{factor(over.estimate)}× [{factor(over.low)}, {factor(over.high)}] (n = {over.n})"
+    end = _end_beyond if over.low > 1 or over.high < 1 else factor
+    return f"{factor(over.estimate)}× [{end(over.low)}, {end(over.high)}] (n = {over.n})"
 
 
 def signed(value: float, form: str = ".1f") -> str:
@@ -364,7 +376,9 @@ def repeats(blocks: pd.Series) -> str:
 
 
 def more_repeats(blocks: int) -> str:
-    """What it takes for intervals that are too wide, of so many blocks."""
+    """What it takes for intervals that are too wide, of so many blocks, or for any."""
+    if blocks < FEWEST:
+        return f"it takes at least {FEWEST} repeats that end well, not {blocks}, for an interval"
     more = repeats_to_halve(blocks)
     return f"it takes at least {more} repeats, not {blocks}, to halve the intervals"
 

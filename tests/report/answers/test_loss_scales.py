@@ -58,7 +58,7 @@ def test_a_text_is_judged_by_its_perplexity():
     shown = loss_scales.text(rows)
     assert shown["Validation perplexity"].iloc[0].startswith("7.40 (7.39–7.40")
     assert shown["% of perplexity from float32"].iloc[1].startswith("+35.0")
-    assert shown.Finding.tolist()[1:] == ["higher: worse", "equal within 1 %"]
+    assert shown.Finding.tolist()[1:] == ["higher (worse)", "equal within 1 %"]
     axis = numerics.accuracy_by_loss_scale(("", rows)).axes[0]
     assert axis.get_ylabel() == "validation perplexity"
     drawn = [y for line in axis.lines for y in line.get_ydata()]

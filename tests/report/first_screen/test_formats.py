@@ -168,7 +168,7 @@ def test_what_two_repeats_show_is_not_that_no_format_trains():
     answer = choose.of(identified(tables_of(emulated_runs([1.0, 1.1]), *groups)))
     # Once "0 of 2 settings train", of formats whose means are float32's.
     assert answer.title == "Nothing is shown of 2 settings: fewer than three repeats"
-    assert answer.advice == "it takes at least 3 repeats, not 2, to halve the intervals."
+    assert answer.advice == "it takes at least 3 repeats that end well, not 2, for an interval."
 
 
 def test_a_network_that_no_format_trains_is_in_the_title():

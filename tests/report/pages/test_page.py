@@ -41,7 +41,7 @@ def test_the_report_tells_the_whole_story(place):
         "Does the whole path work?",
         "Provisional: ",
         '<h2 id="terms">Terms',
-        "(the default; ",
+        "(the default)",
         ", n = 1)",
         "Comparison with published results",
         "Tesla V100",

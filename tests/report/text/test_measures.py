@@ -26,7 +26,7 @@ def test_a_higher_loss_is_a_higher_perplexity_in_percent():
     assert tokens.difference(*nats, 3) == "+2.0 [+1.0, +3.0] (n = 3)"
     assert tokens.between(pd.Series(nats)) == "+1.0 to +3.0 % of perplexity"
     assert tokens.finding(found("equal")) == "equal within 1 %"
-    assert tokens.finding(found("lower", -0.1)) == "higher: worse"
+    assert tokens.finding(found("lower", -0.1)) == "higher (worse)"
     assert tokens.finding(found("undecided", -0.1)) == "undecided"
     assert (
         tokens.finding(found("undecided")) == "about the same in the mean, at most 3.0 % either way"
