@@ -315,7 +315,8 @@ def writing(folder: Path | str, failed: str = "could not be written") -> Iterato
     try:
         yield
     except OSError as error:
-        which = f" ({error.filename})" if error.filename else ""
+        file = error.filename2 or error.filename  # of a copy the second is what is written
+        which = f" ({file})" if file else ""
         raise _refusal(error)(f"{folder}: {failed}: {error.strerror or error}{which}") from None
 
 
@@ -368,15 +369,13 @@ def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) ->
     """Copies the directories of one params file together into one, see `execution.merge.merge`.
 
     Raises:
-        ParamsError: as there; nothing is written then.
-        Stopped: if the result cannot be written.
+        ParamsError: as there, or if nothing can be written there; nothing is written then.
+        Stopped: if the disk takes no more.
     """
     from mptexp.execution import merge as merging
 
-    try:
+    with writing(out):
         return merging.merge(directories, out, prefer)
-    except OSError as error:
-        raise Stopped(f"{out}: {error}") from None
 
 
 def unlike(directories: Sequence[Path]) -> list[str]:

@@ -195,7 +195,7 @@ def _end(error: BaseException, verbose: bool = False) -> None:
         err().print("stopped; the same command begins anew")
         raise typer.Exit(130) from None
     if isinstance(error, OSError) and error.filename:  # a name too long, a folder without rights
-        error = ParamsError(f"{error.filename}: {error.strerror}")
+        error = ParamsError(f"{error.filename2 or error.filename}: {error.strerror}")
     tight = limits.tight() if not isinstance(error, ParamsError) else ""
     if not isinstance(error, UserError):
         if not tight:

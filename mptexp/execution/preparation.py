@@ -5,6 +5,7 @@ What is wrong with them is then said once, and the time of no run includes a dow
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -90,13 +91,26 @@ def _in_a_child(
     command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch), *words]
     output = subprocess.DEVNULL if quiet else None
     child = subprocess.run(command, env=child_environment(), stdout=output)
-    if child.returncode:
-        error = scratch / "error.txt"
-        raise ParamsError(
-            error.read_text("utf-8") if error.exists() else f"exit status {child.returncode}"
-        )
-    known: list[dict[str, Any]] = json.loads((scratch / "identities.json").read_text())
+    error, made = scratch / "error.txt", scratch / "identities.json"
+    if error.exists():
+        raise ParamsError(error.read_text("utf-8"))
+    if child.returncode or not made.exists():
+        raise ParamsError(f"{_prepared(runs)} could not be prepared: {_ended(child.returncode)}")
+    known: list[dict[str, Any]] = json.loads(made.read_text())
     return known
+
+
+def _prepared(runs: Sequence[Run]) -> str:
+    """`model ex:build, dataset digits`: what a child process was asked to prepare."""
+    models = dict.fromkeys(f"model {run.model}" for run in runs if run.model not in MODELS)
+    return ", ".join([*models, *dict.fromkeys(f"dataset {run.dataset}" for run in runs)])
+
+
+def _ended(status: int) -> str:
+    """How a child process ended that said nothing of it."""
+    if status < 0:
+        return f"the process was killed by {signal.Signals(-status).name}"
+    return f"the process ended by itself, with status {status}"
 
 
 def key(run: Run) -> tuple[Any, ...]:
@@ -104,7 +118,8 @@ def key(run: Run) -> tuple[Any, ...]:
 
     It consists of the model, if it is the user's own, and of what decides the prepared data.
     """
-    model = None if run.model in MODELS else (run.model, run.from_logits)
+    built = (run.model, run.from_logits, run.data_format, run.normalization)
+    model = None if run.model in MODELS else built
     data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
     data += (run.sequence_length, run.tokenizer, run.vocabulary)
     ready = run.dataset in DATASETS and run.dataset not in TEXTS

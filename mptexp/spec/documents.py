@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import RoundTripConstructor
 from ruamel.yaml.error import StringMark, YAMLError
@@ -51,6 +52,24 @@ def load(text: str) -> Any:
         raise DocumentError(WRONG) from None
     _check(document)
     return document
+
+
+def spread(value: Any) -> Any:
+    """A document whose merge keys (`<<`) and aliases are written out, each by itself.
+
+    A change of one place then changes no other; values keep their lines.
+    """
+    if isinstance(value, dict):
+        pairs = [(key, spread(inner)) for key, inner in value.items()]
+        made: Any = CommentedMap(pairs)
+    elif isinstance(value, list):
+        made = CommentedSeq(map(spread, value))
+    else:
+        return value
+    for name in ("_yaml_line_col", "_yaml_format", "_yaml_comment"):
+        if hasattr(value, name):
+            setattr(made, name, getattr(value, name))
+    return made
 
 
 def dump(document: Any) -> str:

@@ -36,13 +36,13 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def text(path: Path, most: int = MOST_BYTES) -> str:
-    """The text of a plain file in UTF-8.
+    """The text of a plain file in UTF-8, without the mark that some editors put before it.
 
     Raises:
         OSError: as `content`, and where it is not UTF-8.
     """
     try:
-        return content(path, most).decode("utf-8").replace("\r\n", "\n")
+        return content(path, most).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise OSError(errno.EILSEQ, "Is not UTF-8 text", str(path)) from None
 

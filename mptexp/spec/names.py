@@ -35,6 +35,15 @@ HAVE = {
     "tied_head": ("gpt",),
     "normalization": _NORMALIZED,
 }
+WITHOUT_WIDTH = ("banerjee_resnet50", "resnet50")  # as is a model of the user's own
+# Pixels of the height and width that a model needs to have anything left behind its last layer.
+LEAST_SIDE = {
+    "banerjee_cnn": 18,
+    "banerjee_resnet50": 32,
+    "resnet50": 32,
+    "alexnet": 63,
+    "lenet": 16,
+}
 POSITIONS = 1024  # of gpt, as GPT-2 has them: no sequence is longer
 TEXTS = ("hamlet",)  # files of training/data, see training/data/texts.py
 DATASETS = ("digits", "synthetic", *TEXTS)

@@ -41,6 +41,7 @@ def parse(
 ) -> tuple[Sweep, str]:
     """The same as `read` for the text of a params file; `name` stands for the file in messages."""
     document = _parse(text, name)
+    document = documents.spread(document) if overrides else document
     faults = _Faults(name, document)
     for override in overrides:
         _override(document, override, faults)
@@ -145,11 +146,14 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
 
 def _override_parameter(document: Any, name: str, value: Any) -> None:
     """Sets a parameter of all points; those of `include` have each value of a list too."""
+    sections = [document.get(name) for name in ("defaults", "matrix")]
+    if not all(section is None or isinstance(section, dict) for section in sections):
+        return  # which is refused with the rest of the file
     if isinstance(value, list):
         _section(document, "defaults").pop(name, None)
         _section(document, "matrix")[name] = value
         _set_included(document, name, value, everywhere=True)
-    elif isinstance(document.get("matrix"), dict) and name in document["matrix"]:
+    elif name in (document.get("matrix") or {}):
         document["matrix"][name] = [value]
         _set_included(document, name, [value], everywhere=True)
     else:
@@ -199,7 +203,8 @@ def _identity(point: Mapping[str, Any]) -> str:
 
 
 def _section(document: Any, name: str) -> Any:
-    if not isinstance(document.get(name), dict):
+    """A section, which is made where it is absent or empty."""
+    if document.get(name) is None:
         document[name] = {}
     return document[name]
 

@@ -20,10 +20,12 @@ from mptexp.spec.errors import ParamsError
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.names import (
     HAVE,
+    LEAST_SIDE,
     MODELS,
     PLACES,
     POSITIONS,
     TEXT_MODELS,
+    WITHOUT_WIDTH,
     known_dataset,
     known_model,
     known_propagation,
@@ -272,6 +274,17 @@ class Run(StrictModel):
                     f"{name} {str(value).lower()} with model {self.model}, which does not have it; "
                     f"allowed: {name} {str(default).lower()}, or model {', '.join(models)}"
                 )
+        for name in ("width", "width_multiple"):
+            if getattr(self, name) != 1 and (":" in self.model or self.model in WITHOUT_WIDTH):
+                yield (
+                    f"{name} {getattr(self, name):g} with model {self.model}, whose widths are its "
+                    f"own; allowed: {name} 1"
+                )
+        if self.image_size < (least := LEAST_SIDE.get(self.model, 0)):
+            yield (
+                f"image_size {self.image_size} with model {self.model}, of whose images nothing "
+                f"would be left; allowed: at least {least}"
+            )
 
     def _of_phase(self) -> Iterator[str]:
         if self.profile and self.phase != "train":

@@ -31,14 +31,17 @@ def plain(text: str) -> str:
 
 
 def open_standard_streams() -> None:
-    """Leads each standard stream that is closed to nowhere.
+    """Leads each standard stream that is closed to nowhere; what one cannot encode is escaped.
 
-    Its number would be that of the next file opened, into which child processes would then write.
+    The number of a closed one would be that of the next file opened, into which child processes
+    would then write. A terminal that is not UTF-8 has no × and no minus sign.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
     sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
+    if hasattr(sys.stdout, "reconfigure"):  # not of what takes its place in a test
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class Stdout:

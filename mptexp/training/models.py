@@ -79,21 +79,10 @@ def _seeded(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
     backend(run.backend).set_seed(run.seed)
     inputs, x = tasks.of(run).entry(run, shape)
     if ":" in run.model:
-        _refuse_width(run)
         return keras.Model(inputs, user_model.probabilities(run, x, classes))
-    _check_size(run, shape)
     logits = MODELS[run.model](run, x, classes)
     # Probabilities near zero need float32's range, whatever the policy.
     return keras.Model(inputs, layers.Activation("softmax", dtype="float32")(logits))
-
-
-def _check_size(run: Run, shape: tuple[int, ...]) -> None:
-    side = getattr(MODELS[run.model], "least_side", 1)
-    if min(shape[:2]) < side:
-        raise ModelError(
-            f"model {run.model} needs images of at least {side} x {side} pixels; these have "
-            f"{shape[0]} x {shape[1]}"
-        )
 
 
 def _numbered(model: keras.Model) -> keras.Model:
@@ -150,16 +139,6 @@ def fingerprint(model: keras.Model) -> str:
 # --- built-in networks: (run, images in [0, 1], classes) -> logits -------------------------------
 
 
-def at_least(side: int) -> Callable[[Network], Network]:
-    """Marks a network with the least height and width of its images, in pixels."""
-
-    def marked(network: Network) -> Network:
-        network.least_side = side
-        return network
-
-    return marked
-
-
 def _batch_norm(run: Run) -> layers.BatchNormalization:
     first = keras.config.image_data_format() == "channels_first"
     return layers.BatchNormalization(1 if first else -1, run.batch_norm_momentum)
@@ -178,7 +157,6 @@ def keydana_cnn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTens
     return layers.Dense(classes)(x)
 
 
-@at_least(18)
 def banerjee_cnn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """Three convolutions and a large dense layer, A. Banerjee's network for hand signs.
 
@@ -197,14 +175,12 @@ def banerjee_cnn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTen
     return layers.Dense(classes)(x)
 
 
-@at_least(32)
 def banerjee_resnet50(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """ResNet-50 with dropout before the last layer, A. Banerjee's second network (see above)."""
     x = layers.Dropout(0.25)(_resnet50(run, x))
     return layers.Dense(classes)(x)
 
 
-@at_least(32)
 def resnet50(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """ResNet-50 as in keras.applications, without its weights.
 
@@ -215,7 +191,6 @@ def resnet50(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
 
 
 def _resnet50(run: Run, x: keras.KerasTensor) -> keras.KerasTensor:
-    _refuse_width(run)
     network = keras.applications.ResNet50(include_top=False, weights=None, input_tensor=x)
     for layer in network.layers:
         if isinstance(layer, layers.BatchNormalization):
@@ -223,17 +198,6 @@ def _resnet50(run: Run, x: keras.KerasTensor) -> keras.KerasTensor:
     return layers.GlobalAveragePooling2D()(network.output)
 
 
-def _refuse_width(run: Run) -> None:
-    if run.width != 1:
-        raise ModelError(f"model {run.model} has no width; width is {run.width:g}, allowed: 1")
-    if run.width_multiple != 1:
-        raise ModelError(
-            f"model {run.model} has widths of its own; width_multiple is {run.width_multiple}, "
-            "allowed: 1"
-        )
-
-
-@at_least(63)
 def alexnet(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """AlexNet in one tower.
 
@@ -298,7 +262,6 @@ def mlp_sigmoid(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTens
     return layers.Dense(classes)(x)
 
 
-@at_least(16)
 def lenet(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """Two convolutions with pooling and a dense layer: a network like LeNet.
 

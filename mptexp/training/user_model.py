@@ -43,7 +43,7 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
             network = _function(run.model)(shape, classes)
         except ModelError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"model {call} raised {_told(error)}") from error
         if not isinstance(network, keras.Model):
             what = f"returned {_kind(network)}; it must return a keras.Model"
@@ -84,16 +84,18 @@ def _function(name: str) -> Callable[..., Any]:
     module_name, function_name = name.split(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"module {module_name} cannot be imported: {_told(error)}"
         raise ModelError(f"model {name}: {reason}{_searched(module_name, error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise ModelError(f"model {name}: module {module_name} has no function {function_name}")
+        file = getattr(module, "__file__", None)
+        which = f"module {module_name} ({file or 'built in'})"
+        raise ModelError(f"model {name}: {which} has no function {function_name}")
     return function
 
 
-def _searched(module_name: str, error: Exception) -> str:
+def _searched(module_name: str, error: BaseException) -> str:
     """Where a module that is absent itself, not one that it imports, was looked for."""
     top = module_name.partition(".")[0]
     if not (isinstance(error, ModuleNotFoundError) and error.name in (top, module_name)):
@@ -189,7 +191,7 @@ def _remedy(run: Run, within: bool, rows: np.ndarray, sums: np.ndarray) -> str:
     return f"{values}; end it in {HEAD}, or set from_logits true"
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """An error's first line, and where in the user's own files it arose."""
     lines = str(error).strip().splitlines()
     told = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -25,3 +25,29 @@ def test_what_is_wrong_with_data_is_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ParamsError, match="dataset folder:nowhere: nowhere does not exist"):
         preparation.prepare([Run(dataset="folder:nowhere")])
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "import sys\nsys.exit(3)\n",
+            r"module ending cannot be imported: SystemExit: 3 \(ending.py",
+        ),
+        ("import os\nos._exit(0)\n", r"model ending:build, dataset digits could not be prepared: "),
+        ("import os\nos.kill(os.getpid(), 9)\n", "the process was killed by SIGKILL"),
+        ("def build(shape, classes):\n    exit(4)\n", r"raised SystemExit: 4 \(ending.py, line 2"),
+    ],
+)
+def test_a_model_that_ends_the_process_is_named(tmp_path, monkeypatch, source, words):
+    # Once "exit status 3", or "identities.json: No such file or directory".
+    (tmp_path / "ending.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParamsError, match=words):
+        preparation.look([Run(model="ending:build")])
+
+
+def test_a_model_is_tried_for_all_that_changes_what_is_built():
+    mine = Run(model="mine:build")
+    for change in ({"from_logits": True}, {"data_format": "channels_first"}):
+        assert preparation.key(mine.model_copy(update=change)) != preparation.key(mine)

@@ -2,17 +2,19 @@
 
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from functools import cache
 from html import unescape
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import pytest
 from support import PROJECT
 
 import mptexp
 from mptexp.analysis import published
+from mptexp.spec import params, project
 
 SITE = PROJECT / "docs/site.py"
 
@@ -176,3 +178,25 @@ def plain(name):
 def shown(name):
     ends = INTERVAL.findall(plain(name))
     return {tuple(float(end.replace("−", "-")) for end in both) for both in ends}
+
+
+def _commands():
+    """The commands of the documents that begin with a params file or a study's name."""
+    for path in [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]:
+        for block in re.findall(r"^```\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("mptexp ") and "--set" in line:
+                    words = shlex.split(line, comments=True)
+                    yield pytest.param(words, id=f"{path.name}: {line[:60]}")
+
+
+@pytest.mark.parametrize("words", list(_commands()))
+def test_what_a_document_sets_is_allowed(words):
+    # README's first command for a model of one's own was refused.
+    known = project.studies()
+    file = next((known.get(w, PROJECT / w) for w in words if w in known or "params/" in w), None)
+    if file is None:
+        pytest.skip("begins with a file of the reader's own")
+    given = [value for name, value in pairwise(words) if name == "--set"]
+    sweep, _ = params.read(file, given)
+    assert sweep.points()

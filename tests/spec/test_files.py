@@ -38,3 +38,9 @@ def test_a_loop_of_links_has_a_path(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert files.real(tmp_path / "loop").name == "loop"
     assert files.text(Path(__file__)).startswith('"""Files')
+
+
+def test_the_mark_before_a_text_is_no_part_of_it(tmp_path):
+    # The lie: the header of a params file from such an editor was nowhere on its page.
+    (tmp_path / "marked.yaml").write_bytes("\ufeff# Question: which?\r\n".encode())
+    assert files.text(tmp_path / "marked.yaml") == "# Question: which?\n"

@@ -231,3 +231,38 @@ def test_what_an_entry_of_include_does_not_name_is_at_its_default():
     assert sweep.unnamed() == {"batch_size": 32}
     sweep, _ = params.parse(f"defaults: {{batch_size: 8}}\n{text}", "mine")
     assert sweep.unnamed() == {"batch_size": 8}
+
+
+MERGED = """# Question: which?
+defaults: &d {epochs: 3, width: 0.25}
+matrix: {policy: [float32, mixed_bfloat16]}
+exclude:
+  - {<<: *d, policy: mixed_bfloat16}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        # The lie: the text asked for other points than were run, and the report blamed the user.
+        (MERGED, ["epochs=2", "max_steps=20"]),
+        # The traceback: KeyError 1, of a key that is merged elsewhere.
+        ("defaults: &d {epochs: 3, width: 0.5}\ninclude:\n  - {<<: *d, policy: float32}\n"
+         "  - {<<: *d, policy: mixed_bfloat16}\n", ["epochs=[3, 6]"]),
+        ("defaults: {epochs: 1}\nmatrix: {policy: &p [float32, float16]}\n"
+         "include:\n  - &q {policy: bfloat16, width: 2}\n  - {<<: *q, width: 4}\n", ["width=0.5"]),
+    ],
+)  # fmt: skip
+def test_what_is_set_changes_no_place_that_merges_it(tmp_path, text, given):
+    sweep, written = accepted(tmp_path, text, *given)
+    assert params.parse(written, "written")[0].points() == sweep.points()
+
+
+@pytest.mark.parametrize("section", ["defaults", "matrix"])
+def test_what_is_set_replaces_no_section_of_the_wrong_kind(tmp_path, section):
+    text = GOOD.replace("defaults: {epochs: 2}", "defaults:\n  - epochs: 3")
+    if section == "matrix":
+        text = "matrix: [policy, float32]\n"
+    said = refusal(tmp_path, text, "batch_size=64")
+    assert f"{section} is " in said
+    assert "allowed: a mapping" in said

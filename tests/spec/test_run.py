@@ -107,6 +107,12 @@ def test_type_checkers_see_which_parameters_have_defaults(module):
         ({"model": "vit", "normalization": "none"}, "allowed: normalization batch, or model keyd"),
         ({"model": "my:model", "tied_head": False}, "tied_head false with model my:model, which"),
         ({"exponents_every": 5, "steps_per_execution": 2}, "allowed: steps_per_execution 1"),
+        (
+            {"model": "my:model", "width": 0.5},
+            "width 0.5 with model my:model, .*; allowed: width 1",
+        ),
+        ({"model": "resnet50", "width_multiple": 8}, "resnet50, .*; allowed: width_multiple 1"),
+        ({"model": "alexnet", "image_size": 32}, "image_size 32 with model alexnet, .* least 63"),
     ],
 )
 def test_a_parameter_without_effect_is_refused(parameters, said):

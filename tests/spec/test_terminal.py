@@ -1,4 +1,7 @@
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -24,3 +27,15 @@ def test_markup_is_printed_as_it_is():
     screen = io.StringIO()
     Console(file=screen, width=80).print(terminal.plain("[bold]not bold[/bold]"))
     assert screen.getvalue() == "[bold]not bold[/bold]\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_gets_escapes(encoding):
+    code = "from mptexp.spec import terminal; terminal.open_standard_streams(); print('1.5× − –')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=True,
+    )
+    assert b"\\u2212 \\u2013" in done.stdout

@@ -1,5 +1,6 @@
 """What a notebook's cell shows and runs."""
 
+import errno
 import html
 import importlib.util
 import math
@@ -282,6 +283,13 @@ def test_a_backend_that_is_not_installed_is_said_before_its_runs_end_for_good(mo
     assert sentence.startswith("jax is not installed here")
     assert "mptexp doctor --backend jax" in sentence
     assert api.absent(runs[1:2]) == []
+
+
+def test_of_a_copy_that_no_disk_takes_the_one_that_is_written_is_named(tmp_path):
+    full = OSError(errno.ENOSPC, "No space left on device", "read", None, "written")
+    told = pytest.raises(Stopped, match=r"No space left on device \(written\)$")
+    with told, commands.writing(tmp_path):
+        raise full
 
 
 def test_a_full_disk_is_no_wrong_usage(tmp_path):

@@ -147,8 +147,6 @@ def test_a_model_of_ones_own_is_changed_as_the_run_asks(policy, own, asked, laye
 
 
 def test_what_a_model_of_ones_own_has_not_is_refused(own):
-    with pytest.raises(models.ModelError, match="has widths of its own; width_multiple is 8"):
-        own("good", width_multiple=8)
     with pytest.raises(models.ModelError, match=r"multi_head_attention in model .* several"):
         own("attentive", propagation="bfloat16")
 
@@ -257,11 +255,6 @@ def test_what_lies_beside_a_model_takes_no_librarys_place(own, tmp_path):
     importlib.invalidate_caches()
     assert Path(importlib.util.find_spec("scipy").origin).parent.name == "scipy"
     assert importlib.util.find_spec("xdrlib2").origin == str(tmp_path / "xdrlib2.py")
-
-
-def test_the_width_of_a_model_of_ones_own_is_its_own(own):
-    with pytest.raises(models.ModelError, match=r"has no width; width is 0\.5, allowed: 1"):
-        own("good", width=0.5)
 
 
 def test_a_model_that_looks_ahead_within_windows_of_a_text_is_refused(policy):

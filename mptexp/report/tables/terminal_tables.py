@@ -28,13 +28,23 @@ def plan(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         _aligned(console, [heads, *cells])
         return
     widths = _widths(cells)
+    shown = [
+        name if len(name) <= width else name.replace("_", "_\n")
+        for name, width in zip(heads, widths, strict=True)
+    ]
+    widths = [
+        max(width, *map(len, head.split("\n"))) for width, head in zip(widths, shown, strict=True)
+    ]
     # Where there is no room for all, the ids go: `--format json` has them.
     first = 0 if _fits(widths, console.width) else 1
+    least = [min(width, WIDEST) for width in widths]
+    if not _fits(least[first:], console.width):  # rich would leave out what has no room
+        _aligned(console, [heads, *cells])
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, width in list(zip(heads, widths, strict=True))[first:]:
+    for name, head, width in list(zip(heads, shown, least, strict=True))[first:]:
         side: Literal["left", "right"] = "right" if name in ("block", "cost") else "left"
-        head = name if len(name) <= width else name.replace("_", "_\n")
-        table.add_column(head, justify=side, overflow="fold", min_width=min(width, WIDEST))
+        table.add_column(head, justify=side, overflow="fold", min_width=width)
     for *values, state, cost in cells:
         coloured = f"[{COLOURS.get(state, 'red')}]{state}[/]"
         table.add_row(*map(plain, values[first:]), coloured, cost)
@@ -61,17 +71,39 @@ def rows(console: Console, title: str, table: "pd.DataFrame") -> None:
     cells = [[plain(str(value)) for value in values] for values in table.to_numpy().tolist()]
     if not _fits(_widths(table.astype(str).to_numpy().tolist()), console.width):
         cells = [[_stacked(cell) for cell in line] for line in cells]
+    columns = list(zip(*cells, strict=True))
+    heads = [
+        # Rather than a value, a heading is wrapped: rich takes room from any column that has words.
+        textwrap.fill(plain(str(name)), min(_widest(column), WIDEST), break_long_words=False)
+        for name, column in zip(table, columns, strict=True)
+    ]
+    pairs = zip(heads, columns, strict=True)
+    least = [min(_widest([head, *column]), WIDEST) for head, column in pairs]
+    if not _fits(least, console.width):  # rich would leave out what has no room
+        _listed(console, title, table)
+        return
     printed = Table(
         title=plain(title), title_justify="left", box=None, pad_edge=False, header_style="bold"
     )
-    for name, column in zip(table, zip(*cells, strict=True), strict=True):
-        widest = max(len(line) for cell in column for line in cell.split("\n"))
-        # Rather than a value, a heading is wrapped: rich takes room from any column that has words.
-        heading = textwrap.fill(plain(str(name)), min(widest, WIDEST), break_long_words=False)
-        printed.add_column(heading, overflow="fold", min_width=min(widest, WIDEST))
+    for head, width in zip(heads, least, strict=True):
+        printed.add_column(head, overflow="fold", min_width=width)
     for line in cells:
         printed.add_row(*line)
     console.print(printed)
+
+
+def _listed(console: Console, title: str, table: "pd.DataFrame") -> None:
+    """Prints each row as lines `name: value`, in a terminal too narrow for columns."""
+    console.print(f"[italic]{plain(title)}[/]")
+    for values in table.astype(str).to_numpy().tolist():
+        for name, value in zip(table, values, strict=True):
+            console.print(f"[bold]{plain(str(name))}[/]: {plain(value)}")
+        console.print()
+
+
+def _widest(cells: Sequence[str]) -> int:
+    """The letters of the longest line of some cells."""
+    return max(len(line) for cell in cells for line in cell.split("\n"))
 
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:

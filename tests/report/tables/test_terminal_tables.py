@@ -1,9 +1,12 @@
 import io
 
 import pandas as pd
+import pytest
 from rich.console import Console
+from support import PROJECT
 
 from mptexp.report.tables import terminal_tables
+from mptexp.spec import params
 
 ROW = {"run_id": "abc", "policy": "float32", "block": 0, "state": "pending", "cost_s": 12.4}
 
@@ -86,3 +89,33 @@ def test_a_machine_without_limits_or_driver_says_so():
     assert lines["float16"] == "emulated or absent"
     assert lines["limits of the container"] == "1.0 GiB"
     assert lines["frequency governor"] == "unavailable"
+
+
+@pytest.mark.parametrize("study", sorted(path.stem for path in (PROJECT / "params").glob("*.yaml")))
+def test_each_line_of_a_plan_ends_in_its_whole_cost(study):
+    # The lie: "about 9", of about 90 seconds: rich leaves out what has no room.
+    sweep, _ = params.read(PROJECT / f"params/{study}.yaml")
+    axes = list(sweep.matrix)
+    rows = [
+        {"run_id": "0123456789ab"}
+        | {axis: point[axis] for axis in axes if axis in point}
+        | {"block": 0, "state": "pending", "cost_s": 270.0}
+        for point in sweep.points()
+    ]
+    rows = [row for row in rows if row.keys() == rows[0].keys()]
+    lines = printed(terminal_tables.plan, rows, width=80).splitlines()
+    ends = [line.rstrip().endswith(" pending  about 270 s") for line in lines]
+    assert sum(ends) == len(rows)
+
+
+def test_a_terminal_too_narrow_for_columns_leaves_nothing_out():
+    table = pd.DataFrame(
+        {
+            "Policy": ["mixed_bfloat16"],
+            "A / B, above 1: B is faster": ["0.94× (no interval: one session each; n = 3, 3)"],
+            "Memory, A | B": ["875 MiB | 934 MiB"],
+        }
+    )
+    said = " ".join(printed(terminal_tables.rows, "A and B", table, width=36).split())
+    for name, (value,) in table.items():
+        assert f"{name}: {value}" in said
