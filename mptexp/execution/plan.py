@@ -145,13 +145,15 @@ class Costs:
     """Estimates the seconds of a run from those that have ended.
 
     The estimate is the mean over the finished runs of the same point (in other blocks); without
-    any, the mean over all finished runs; without any, the params file's `expected_run_s`.
+    any, the mean over all finished runs, with the params file's `expected_run_s` as one of them:
+    the first to end may be that of the largest batch.
     """
 
     def __init__(self, planned: Iterable[Planned], sweep: Sweep) -> None:
-        self.expected_s = sweep.expected_run_s
         # Runs that have ended and their seconds together, by point; under "" those of all points.
         self.ended, self.seconds = Counter[str](), defaultdict[str, float](float)
+        if sweep.expected_run_s is not None:
+            self.ended[""], self.seconds[""] = 1, sweep.expected_run_s
         for one in planned:
             self.add(one)
 
@@ -165,7 +167,7 @@ class Costs:
     def run_s(self, key: str) -> float | None:
         """Estimated seconds of a run at a point; None if nothing is known."""
         known = key if key in self.ended else ""
-        return self.seconds[known] / self.ended[known] if self.ended else self.expected_s
+        return self.seconds[known] / self.ended[known] if self.ended else None
 
     def total_s(self, keys: Iterable[str]) -> float | None:
         """Estimated seconds of a run at each of some points; None if nothing is known."""

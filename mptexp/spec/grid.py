@@ -47,7 +47,7 @@ class Sweep(StrictModel):
         default=None,
         gt=0,
         le=1e8,
-        description="seconds of a run, for the plan, until one ended",
+        description="seconds of a run, for the plan: as if one had ended",
     )
     max_batch: bool = Field(
         default=False,

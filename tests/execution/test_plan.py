@@ -94,6 +94,15 @@ def test_the_cost_of_a_run_is_that_of_its_point(light, tmp_path):
     assert plan.remaining_s([first], sweep.model_copy(update={"expected_run_s": None})) is None
 
 
+def test_the_cost_of_an_unmeasured_point_is_not_that_of_the_first_run_alone(light, tmp_path):
+    # "2.8 h left", after the first of a sweep of half an hour, which had its largest batch.
+    light({"width": [1.0, 2.0, 4.0]}, expected_run_s=20)
+    sweep, _ = params.read(tmp_path / "light.yaml")
+    done = plan.Planned("r0", Run(width=4.0), "ok", 200.0)
+    due = [plan.Planned(f"r{w}", Run(width=w), "pending") for w in (1.0, 2.0)]
+    assert plan.remaining_s([done, *due], sweep) == 2 * (200 + 20) / 2
+
+
 def test_runs_of_other_devices_are_due_everywhere(light, tmp_path):
     light({"gpu_model": ["local", "V100"]})
     sweep, _ = params.read(tmp_path / "light.yaml")
