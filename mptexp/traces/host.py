@@ -7,7 +7,7 @@ elsewhere: its operations bear the "Sequence number" of the forward ones that ma
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ RANGE = re.compile(  # what people call the range of a step, with or without its
     r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
 )
 INPUT = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d+\): __next__")
+STEPPED = "Optimizer.step#"
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
 SCALING = re.compile(r"^aten::_amp_")
@@ -92,6 +93,13 @@ class Context:
         return "/".join(names)
 
     @property
+    def optimizes(self) -> bool:
+        """Whether it is an optimizer's own: what calls a module within its step is a closure."""
+        names = [e.name for e in self.events if e.kind == "op" or e.name.startswith(MODULE)]
+        known = [n for n in names if n.startswith(MODULE) or "optimizer" in _roles(n)]
+        return bool(known) and not known[-1].startswith(MODULE)
+
+    @property
     def sequence(self) -> Any:
         """The number that ties the backward operation to the forward one."""
         numbers = [e.args["sequence"] for e in self.events if "sequence" in e.args]
@@ -147,6 +155,24 @@ class Thread:
                 yield at, event.end, (at + event.end) / 2
 
 
+def without_closures(events: Sequence[Event]) -> Iterator[Event]:
+    """The events, of which an optimizer's step begins after the last backward pass within it.
+
+    What computes the loss may be called in it, forward and backward pass: by PyTorch Lightning, by
+    LBFGS, by optimizers that look ahead.
+    """
+    passes = sorted(
+        (e.start, e.end) for e in events if e.kind == "op" and "backward" in _roles(e.name)
+    )
+    begins = [begin for begin, _ in passes]
+    for event in events:
+        if event.kind == "op" and event.name.startswith(STEPPED):
+            within = passes[bisect_left(begins, event.start) : bisect_right(begins, event.end)]
+            ended = max((end for _, end in within), default=event.start)
+            event = event._replace(start=min(ended, event.end))
+        yield event
+
+
 class Host:
     """What the host did, by which kernels get an operation, a layer and a part."""
 
@@ -154,7 +180,7 @@ class Host:
         threads: dict[Any, list[Event]] = defaultdict(list)
         self._launch: dict[Any, Event] = {}
         self._external: dict[Any, Event] = {}
-        for event in events:
+        for event in without_closures(events):
             if event.kind in ("op", "python"):
                 threads[event.thread].append(event)
                 if event.kind == "op" and "external" in event.args:
@@ -212,7 +238,7 @@ class Host:
         backward = "backward" in roles
         layer = context.module or (self._forward.get(context.sequence, "") if backward else "")
         part = "backward" if backward else "forward" if layer else "other"
-        if "optimizer" in roles:
+        if context.optimizes:
             layer, part = "", "optimizer"
         elif "scaling" in roles:
             layer, part = "", "loss scaling"

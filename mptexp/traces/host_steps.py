@@ -21,6 +21,7 @@ from mptexp.traces.host import (
     RANGE,
     SCALING,
     STEP,
+    STEPPED,
     Event,
 )
 from mptexp.traces.operations import Operation, Span
@@ -32,7 +33,6 @@ ALLOCATES = re.compile(
     r"|Release|SetAccess|Address(Reserve|Free))"
 )
 GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
-STEPPED = "Optimizer.step#"
 SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
 MARKED, BY_OPTIMIZER = ("ProfilerStep#N", "ranges named as steps"), "the optimizer's steps"
 ONE_OPTIMIZER = (

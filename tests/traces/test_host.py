@@ -26,3 +26,33 @@ def test_a_graph_s_launch_says_nothing_of_its_kernels():
     assert host.replays(KERNEL)
     assert host.span(KERNEL).operation.op == ""
     assert not host.replays(event("kernel", "other", 1, 2))
+
+
+def test_what_an_optimizer_s_step_calls_forward_and_backward_is_not_the_optimizer_s():
+    # The lie: "optimizer 34 %" of a step of which it takes 10 %, of PyTorch Lightning's, whose
+    # `Optimizer.step` calls the forward and the backward pass.
+    events = [
+        event("op", "Optimizer.step#AdamW.step", 0, 100),
+        event("op", "aten::mm", 10, 20),
+        event("op", "Optimizer.zero_grad#AdamW.zero_grad", 22, 28),
+        event("op", "autograd::engine::evaluate_function: MmBackward0", 30, 60, thread=2),
+        event("op", "MmBackward0", 31, 50, thread=2),
+        event("op", "aten::_foreach_add_", 70, 80),
+        event("python", "nn.Module: Linear_0", 84, 96),  # a line search
+        event("op", "aten::mm", 85, 90),
+        *(event("launch", "cudaLaunchKernel", at, at + 1, thread, correlation=at)
+          for at, thread in ((12, 1), (23, 1), (35, 2), (72, 1), (86, 1))),
+    ]  # fmt: skip
+    host = Host(events)
+    parts = {at: host.span(KERNEL._replace(args={"correlation": at})).operation.part
+             for at in (12, 23, 35, 72, 86)}  # fmt: skip
+    assert parts == {12: "other", 23: "optimizer", 35: "backward", 72: "optimizer", 86: "forward"}
+
+
+def test_an_optimizer_that_steps_within_the_backward_pass_is_one():
+    events = [
+        event("op", "autograd::engine::evaluate_function: AccumulateGrad", 0, 40),
+        event("op", "Optimizer.step#SGD.step", 10, 30),
+        LAUNCH,
+    ]
+    assert Host(events).span(KERNEL).operation.part == "optimizer"
