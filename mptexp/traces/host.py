@@ -200,6 +200,11 @@ class Host:
         launch = self._launch.get(kernel.args.get("correlation"))
         return launch is not None and bool(GRAPH_LAUNCH.search(launch.name))
 
+    def forward(self, kernel: Event) -> bool:
+        """Whether one of PyTorch's operations launched it, and no backward pass is around that."""
+        context = self._context(kernel)
+        return "::" in context.op and "backward" not in context.roles
+
     def span(self, kernel: Event) -> Span:
         """A kernel or copy as what it was launched for."""
         context = self._context(kernel)

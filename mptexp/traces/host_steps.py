@@ -23,6 +23,7 @@ from mptexp.traces.host import (
     STEP,
     STEPPED,
     Event,
+    Host,
 )
 from mptexp.traces.operations import Operation, Span
 from mptexp.traces.steps import Interval, Launched, Steps
@@ -235,7 +236,7 @@ def accumulates(updated: Sequence[int] | None, found: Steps) -> bool:
 
 
 def trains(
-    events: Iterable[Event], ran: Iterable[Event], found: Steps, graphed: bool
+    events: Iterable[Event], ran: Iterable[Event], found: Steps, unnamed: bool
 ) -> bool | None:
     """Whether a backward pass or an optimizer ran; None where nothing tells.
 
@@ -243,7 +244,7 @@ def trains(
 
     Args:
         ran: on the device that is explained.
-        graphed: whether a graph ran it, which the host says nothing of.
+        unnamed: whether gradients may have run of which the host says nothing, as in a graph.
     """
     marked = found.how.startswith(MARKED)
     begin, end = found.launched if marked else (-math.inf, math.inf)
@@ -258,13 +259,18 @@ def trains(
     if any(BACKWARD.search(name) or OPTIMIZER.search(name) for name in names["op"]):
         return True
     known = any(name.startswith("aten::") for name in names["op"])
-    told = known and not graphed and not any(map(GRADIENT.search, names["kernel"]))
-    return False if told else None
+    return False if known and not unnamed else None
 
 
-def of_training(kernel: str) -> bool:
-    """Whether a kernel's name is one that only a training runs."""
-    return kernels.work(kernel) == "optimizer" or bool(GRADIENT.search(kernel))
+def of_training(kernel: Event, host: Host) -> bool:
+    """Whether a kernel is one that only a training runs.
+
+    Of a gradient's name only where no forward operation launched it: a transposed convolution is
+    computed as the gradient of a convolution, in an inference too.
+    """
+    if kernels.work(kernel.name) == "optimizer":
+        return True
+    return bool(GRADIENT.search(kernel.name)) and not host.forward(kernel)
 
 
 def notes(

@@ -42,7 +42,10 @@ class _Recorded:
         self.spans = [self.host.span(event) for event in self.ran] or list(self.host.on_cpu())
         calls = [(call, event) for event in self.ran if (call := self.host.launch(event))]
         self.launched = [(call.start, (event.start, event.end)) for call, event in calls]
-        self.gradients = [c.start for c, event in calls if host_steps.of_training(event.name)]
+        trained = [event for event in self.ran if host_steps.of_training(event, self.host)]
+        gradients = any(host_steps.GRADIENT.search(event.name) for event in trained)
+        self.unnamed = gradients or _graphed(self.host, self.ran)
+        self.gradients = [call.start for event in trained if (call := self.host.launch(event))]
         launches = (event for event in events if event.kind == "launch")
         self.graphs = [event.start for event in launches if GRAPH_LAUNCH.search(event.name)]
         self.waits = host_steps.waits(events)
@@ -73,7 +76,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     return replace(
         _table(recorded, found, models),
         framework=framework,
-        trains=host_steps.trains(events, recorded.ran, found, _graphed(recorded)),
+        trains=host_steps.trains(events, recorded.ran, found, recorded.unnamed),
         input_shape=_input_shape(events, found),
         graphed=bool(steps.holding(found, recorded.graphs)),
         accumulated=host_steps.accumulates(updates, found),
@@ -208,9 +211,8 @@ def _replayed(events: Sequence[Event]) -> bool:
     return counted and (known[0].kind == "counted" or (len(lengths) == 1 and len(known) > 2))
 
 
-def _graphed(recorded: _Recorded) -> bool:
+def _graphed(host: Host, ran: Sequence[Event]) -> bool:
     """Whether most of a device's time is CUDA graphs, of which the host's names tell nothing."""
-    host, ran = recorded.host, recorded.ran
     of_graphs = _work_s(event for event in ran if event.name == GRAPH or host.replays(event))
     return of_graphs > _work_s(ran) / 2
 

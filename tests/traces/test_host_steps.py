@@ -332,6 +332,28 @@ def test_a_step_with_kernels_of_gradients_is_no_evaluation():
     assert (read(bare).steps, read(bare).untrained) == (3, 0)
 
 
+def upsampling(first, number):
+    """Validation steps of 300 us after so many of 1000 us, with a transposed convolution each."""
+    kernel = "sm80_xmma_dgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
+    for n in range(number):
+        begin, launched = first * 1000 + n * 300, 7000 + n
+        yield host(f"ProfilerStep#{first + n}", begin, 300)
+        yield host("aten::cudnn_convolution_transpose", begin + 10, 20)
+        yield host("cudaLaunchKernel", begin + 12, 2, "cuda_runtime", correlation=launched)
+        yield device(kernel, begin + 50, 200, correlation=launched)
+
+
+def test_a_transposed_convolution_s_forward_pass_is_no_gradient():
+    # The lies: of four steps of a U-Net's training and four of its validation "a step of 6.75 ms"
+    # of 10; its inference, beside its training, 2.86 times faster. cuDNN computes a transposed
+    # convolution as the gradient of a convolution.
+    trace = read([*gpu_steps(4), *upsampling(4, 8)])
+    assert (trace.steps, trace.untrained) == (4, 8)
+    assert read(list(upsampling(0, 4))).trains is False
+    bare = [e for e in upsampling(0, 4) if e["cat"] != "cpu_op" or "aten" not in e["name"]]
+    assert read([*bare, host("aten::copy_", 1, 5)]).trains is None  # launched by nobody knows what
+
+
 def gan(rounds, *more):
     """Unmarked steps of two optimizers of one class, one of which takes twice as long."""
     events, at = list(more), 0
