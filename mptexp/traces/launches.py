@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, host_steps, operations, steps
+from mptexp.traces import counters, host_steps, kernels, operations, steps
 from mptexp.traces.host import GRAPH, GRAPH_LAUNCH, LAUNCHES, ON_DEVICE, STEP, Event, Host
 from mptexp.traces.operations import Span, Trace
 from mptexp.traces.steps import Launched, Steps
@@ -27,6 +27,10 @@ STRAY = 0.01  # of the launches: so few with another process's number are no oth
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
 SKEW_US = 50.0  # by so much two clocks may differ, unsaid
 CLOCKS = "its device ran at another time than its host launched: the clocks of the two differ"
+ELSEWHERE = (
+    "most of what its host launched in the steps ran outside of them, and nothing tells what of it "
+    "is of which step; trace more steps, and wait for the device after the last one"
+)
 COMPILED = "## Call CompiledFxGraph"  # the range around code that torch.compile made
 
 
@@ -42,6 +46,9 @@ class _Recorded:
         self.spans = [self.host.span(event) for event in self.ran] or list(self.host.on_cpu())
         calls = [(call, event) for event in self.ran if (call := self.host.launch(event))]
         self.launched = [(call.start, (event.start, event.end)) for call, event in calls]
+        main = _main_stream(self.ran)
+        of_main = (one for one in calls if one[1].kind != "copy" and one[1].thread == main)
+        self.computed = [(call.start, (event.start, event.end)) for call, event in of_main]
         trained = [event for event in self.ran if host_steps.of_training(event, self.host)]
         gradients = any(host_steps.GRADIENT.search(event.name) for event in trained)
         self.unnamed = gradients or _graphed(self.host, self.ran)
@@ -93,10 +100,10 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
 
 def _steps(events: Sequence[Event], recorded: _Recorded, late: float) -> Steps:
     """The steps, of a trace whose clocks agree so far that these can be told."""
-    awaited, launched = operations.busy(recorded.awaited), recorded.launched
+    awaited, computed = operations.busy(recorded.awaited), recorded.computed
     gradients, graphs = recorded.gradients, recorded.graphs
-    found = host_steps.of(events, recorded.spans, launched, awaited, gradients, graphs)
-    _refuse_skewed(found, launched)
+    found = host_steps.of(events, recorded.spans, computed, awaited, gradients, graphs)
+    _refuse_elsewhere(found, recorded.launched, late)
     if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
     return found
@@ -137,6 +144,15 @@ def _work_s(events: Iterable[Event]) -> float:
     """Seconds of kernels, without copies."""
     work = (e for e in events if e.kind != "copy" and not e.name.startswith("Mem"))
     return sum(e.end - e.start for e in work) / 1e6
+
+
+def _main_stream(events: Iterable[Event]) -> Any:
+    """The stream whose kernels take longest: what others copy ahead is of another step."""
+    took: Counter[Any] = Counter()
+    for event in events:
+        if kernels.work(event.name) != "communication":
+            took[event.thread] += _work_s([event])
+    return max(took, key=lambda stream: took[stream], default=None)
 
 
 def _device_name(number: str, models: Mapping[str, str]) -> str:
@@ -240,13 +256,13 @@ def _refuse_merged(events: Iterable[Event]) -> None:
         )
 
 
-def _refuse_skewed(found: Steps, launched: Launched) -> None:
+def _refuse_elsewhere(found: Steps, launched: Launched, late: float) -> None:
     """Refuses a trace whose device ran the steps at another time than its host launched them."""
     (begin, end), (first, last) = found.between, found.launched
     ran = [interval for at, interval in launched if first <= at <= last]
     total = sum(e - b for b, e in ran)
     if steps.took_within(ran, begin, end) < LEAST_WITHIN * total:
-        raise ParamsError(CLOCKS)
+        raise ParamsError(CLOCKS if late > SKEW_US or _early_us(launched) else ELSEWHERE)
 
 
 def _late_us(events: Iterable[Event], launched: Launched) -> float:
@@ -272,12 +288,17 @@ def _skew(launched: Launched, late: float) -> Iterator[str]:
             f"the device ends its work {late / 1e3:.3g} ms after the calls that wait for it: the "
             "clocks of host and device differ, and waits are only roughly right"
         )
-    early = [at - begin for at, (begin, _) in launched if at - begin > SKEW_US]
-    if len(early) > len(launched) / 2:
+    if early := _early_us(launched):
         yield (
-            f"kernels begin {statistics.median(early) / 1e3:.3g} ms before the calls that launch "
+            f"kernels begin {early / 1e3:.3g} ms before the calls that launch "
             "them: the clocks of host and device differ, and waits are only roughly right"
         )
+
+
+def _early_us(launched: Launched) -> float:
+    """How much earlier than they were launched kernels begin; 0 where most do not."""
+    early = [at - begin for at, (begin, _) in launched if at - begin > SKEW_US]
+    return statistics.median(early) if len(early) > len(launched) / 2 else 0.0
 
 
 def _refuse_untraced_gpu(events: Iterable[Event]) -> None:

@@ -96,7 +96,7 @@ def _events(database: sqlite3.Connection, tables: set[str], process: int | None)
             if ended and (row[of] is None or _process(row[of]) == process):
                 yield row
 
-    on_device = ("deviceId", "correlationId")
+    on_device = ("deviceId", "correlationId", "streamId")
     for row in rows(KERNELS, *on_device, "demangledName", "shortName"):
         yield _event("kernel", text(row["demangledName"], row["shortName"]), row)
     for row in rows(GRAPHS, *on_device):
@@ -131,7 +131,7 @@ def _process(identifier: int | None) -> int | None:
 
 def _event(kind: str, name: str, row: sqlite3.Row) -> Event:
     args = {"device": row["deviceId"], "correlation": row["correlationId"]}
-    return Event(kind, name, None, *_times(row), args)
+    return Event(kind, name, row["streamId"], *_times(row), args)
 
 
 def _range(text: str, row: sqlite3.Row) -> Event:

@@ -127,6 +127,41 @@ def test_a_device_whose_clock_is_late_is_said_or_refused_by_what_was_awaited(lat
         assert ("clocks" in notes) == bool(said)
 
 
+def prefetched(host_us, behind_us):
+    """Six steps of 1000 us on a device, copies of batches on a stream of their own."""
+    for n in range(6):
+        at, ran = n * host_us, behind_us + n * 1000
+        yield host(f"ProfilerStep#{n}", at, host_us)
+        for number, (name, begin, length) in enumerate(
+            [("Memcpy HtoD (Pinned -> Device)", at + 15, 50), (CONV, ran, 900),
+             ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", ran + 200, 780)]
+        ):  # fmt: skip
+            tied = {"correlation": 10 * n + number}
+            yield host("cudaLaunchKernel", at + 10 + number, 1, "cuda_runtime", **tied)
+            stream = {"tid": 20 + number}
+            cat = {"cat": "gpu_memcpy"} if number == 0 else {}
+            yield device(name, begin, length, **tied) | stream | cat
+    synchronized = behind_us + 6000 - 6 * host_us
+    yield host("cudaDeviceSynchronize", 6 * host_us, synchronized, "cuda_runtime")
+
+
+@pytest.mark.parametrize(("host_us", "behind_us"), [(400, 100), (1000, 1500)])
+def test_batches_copied_ahead_on_another_stream_begin_no_step(host_us, behind_us):
+    # The lies: "its device ran at another time than its host launched: the clocks of the two
+    # differ"; "a step of 12.5 ms; host and launch overhead 20 %", of 10 without any.
+    trace = read(list(prefetched(host_us, behind_us)))
+    assert trace.how == "ProfilerStep#N, as the device ran them"
+    assert trace.step_times == pytest.approx([1000e-6] * 5 + [900e-6])
+    assert rows(trace)["host", ""].seconds < 30e-6
+
+
+def test_work_that_no_step_can_be_given_is_refused_and_no_clock_is_accused():
+    late = [e | ({"ts": e["ts"] + 5000} if e["pid"] == 0 else {}) for e in gpu_steps(1)]
+    alone = [e for e in late if e["name"] != "cudaDeviceSynchronize"]
+    with pytest.raises(ParamsError, match="ran outside of them"):
+        read(alone)
+
+
 def test_the_work_of_several_processes_in_one_file_is_refused():
     marked = [event for step in range(2) for event in kineto_step(KINETO[1], step)]
     bare = [e for e in marked if not e["name"].startswith("ProfilerStep")]
