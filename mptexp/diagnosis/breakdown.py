@@ -33,7 +33,8 @@ BETWEEN_DEVICES = re.compile(  # copies from one GPU to another, collective oper
     r"|^(all-(reduce|gather|to-all)|reduce-scatter|collective-permute)(-start|-done)?([._]\d+)*$"
 )
 # Words in the names of memory-bound operations: BiasAddGrad, reduce_sum, loop_add_fusion. XLA names
-# a fusion after the operations in it; one without such a word is unexplained.
+# a fusion after the operations in it; one without such a word is unexplained, as is a copy that
+# does not say from where to where.
 _MEMORY_WORDS = """
     abs accumulate acos add addcdiv addcmul all and any arange arg argmax argmin asin assign
     atan avgpool bernoulli bias broadcast cat ceil clamp clip compare concat concatenate const
@@ -41,7 +42,7 @@ _MEMORY_WORDS = """
     dropout elu embedding eq equal erf erfc exp expand expm expm1 exponential fill finite flip
     floor foreach gather ge gelu greater gt hardswish hardtanh huber identity index interpolate
     iota isfinite isinf isnan isneginf isposinf l1 le leaky lerp less linspace log logical
-    logistic lookup lrn lt masked max maximum maxpool mean memcpy memset min minimum mish mod
+    logistic lookup lrn lt masked max maximum maxpool mean memset min minimum mish mod
     mse mul multiply ne neg negate nll nonzero norm normal normalization normalize not one ones
     or pack pad partition patches philox pool pooling pow power prelu prod quantize random range
     read reciprocal reduce relu relu6 repeat resize reverse rint rng roll round rsqrt scalar scatter
@@ -85,7 +86,7 @@ NO_16_BITS = re.compile(
     r"|^(sort|argsort|topk|top_k|unique\w*|msort|fft|_fft_\w+|fft_\w+|_?linalg_(?!\w*norm|matmul|vecdot|cross|diagonal)\w+"
     r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
 )
-TO_HOST = re.compile(r"^MemcpyD(2|to)H$", re.IGNORECASE)
+TO_HOST = re.compile(r"^MemcpyD(2|to)[HM]$|^CopyDeviceToHost$|\(D2[HM]\)", re.IGNORECASE)
 # Of the elementwise work of a layer: from here all of it is there for the one thing; its casts are
 # from here of the two alone.
 MAINLY = 0.5

@@ -28,7 +28,9 @@ from mptexp.traces.host import (
 from mptexp.traces.operations import Operation, Span
 from mptexp.traces.steps import Interval, Launched, Steps
 
-IDLE = re.compile(r"(Device|Stream|Event|Context|Ctx)Synchronize$")
+IDLE = re.compile(  # of CUDA and HIP; of Intel's
+    r"(Device|Stream|Event|Context|Ctx)Synchronize$|^ze\w*Synchronize$|^ur(EventWait|QueueFinish)$"
+)
 ALLOCATES = re.compile(
     r"^(cuda|hip)(Malloc|Free|Host(Alloc|Free|Malloc))|^(cu|hip)Mem(Alloc|Free|Create|(Un)?[Mm]ap"
     r"|Release|SetAccess|Address(Reserve|Free))"

@@ -26,6 +26,10 @@ KINDS = {
 # Categories as PyTorch alone writes them. "Operator", "Kernel" and "Memcpy" are PaddlePaddle's and
 # ONNX Runtime's too: of the older versions of PyTorch "Runtime" tells, or an operator's name.
 OWN = {*KINDS} - {"operator", "memcpy", "memset", "runtime"} | {"Runtime"}
+# Timed events beside what ran: of the profiler itself, and what stands a second time in the trace.
+ASIDE = {"trace", "overhead", "gpu_user_annotation", "cuda_sync", "cpu_instant_event"}
+UNREAD = 0.1  # of the events that are read: so many of other kinds are work that is not known
+ASCEND = ("Ascend Hardware", "CANN")  # names of processes in a trace of Huawei's NPUs
 PLAIN = (str, int, float)  # not null, and nothing that cannot be a key
 DETAILS = {
     "correlation": "correlation", "external id": "external", "External id": "external",
@@ -62,6 +66,7 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     seen: Counter[str] = Counter()
     known = list(_known(events, seen))  # `about` is complete from here
     _refuse_backwards(seen)
+    _refuse_unread(seen)
     models = _models(about)
     trace = launches.of_events(known, models, "PyTorch")
     return replace(
@@ -98,14 +103,19 @@ def _known(events: Iterable[Mapping[str, Any]], seen: Counter[str]) -> Iterator[
     """The events that say what ran, was launched or was awaited; Python's frames are left out.
 
     Args:
-        seen: gets how many `frames` of Python there were, how many events of a `device`, and how
-            many of these end before they begin (`backwards`).
+        seen: gets how many `frames` of Python there were, how many events of a `device`, how
+            many of these end before they begin (`backwards`), how many are `known` and how many
+            timed ones are of other kinds (`unread`).
     """
     number = 0
     for event in events:
         kind = _kind(event.get("cat")) if event.get("ph") == "X" else None
         if kind is None:
+            _refuse_ascend(event)
+            aside = str(event.get("cat")).lower() in ASIDE
+            seen["unread"] += event.get("ph") == "X" and not aside
             continue
+        seen["known"] += 1
         name = str(event.get("name", ""))
         seen["frames"] += kind == "python"
         if kind == "python" and not name.startswith(MODULE) and not INPUT.search(name):
@@ -166,6 +176,25 @@ def _recorded(about: Mapping[str, Any], seen: Mapping[str, int]) -> dict[str, st
     if isinstance(version, int):
         known["CUDA"] = f"{version // 1000}.{version % 1000 // 10}"
     return known
+
+
+def _refuse_ascend(event: Mapping[str, Any]) -> None:
+    """Refuses a trace with the work of Huawei's NPUs, by the names of its processes."""
+    named = event.get("name") == "process_name" and json_events.details(event).get("name")
+    if named in ASCEND:
+        raise ParamsError("it is of an Ascend NPU, whose work is not read")
+
+
+def _refuse_unread(seen: Mapping[str, int]) -> None:
+    """Refuses a CPU's trace with much of other kinds: a device that is not known may have worked.
+
+    Its work would be missing, and the host would look as if it waited.
+    """
+    if not seen["device"] and seen["unread"] > UNREAD * seen["known"]:
+        raise ParamsError(
+            f"it holds no kernel of a GPU, and {seen['unread']} timed events of kinds that are "
+            "not read: it may be of a device that is not known"
+        )
 
 
 def _refuse_backwards(seen: Mapping[str, int]) -> None:

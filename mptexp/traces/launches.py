@@ -20,6 +20,7 @@ OF_GPU = re.compile(
     r"^aten::(_?(cudnn|miopen|mps)_|_efficient_attention|_flash_attention|_fused_\w+_cuda)"
 )
 OF_APPLE = re.compile(r"^aten::_?mps_")
+OF_OTHERS = re.compile(r"^(npu|hpu|xla)::")  # Ascend's, Gaudi's, TPUs
 WAITS_FOR_ALL = re.compile(r"(Device|Context|Ctx)Synchronize$")  # not for one stream
 CAPTURES = re.compile(r"Stream(Begin|End)Capture")  # in between, launches only make a graph
 LOST = 0.01  # of the kernels that were launched: so few may be missing
@@ -308,6 +309,8 @@ def _refuse_untraced_gpu(events: Iterable[Event]) -> None:
         raise ParamsError(
             "it is of an Apple GPU (MPS), whose work PyTorch's profiler does not record"
         )
+    if others := {match[1] for name in names if (match := OF_OTHERS.match(name))}:
+        raise ParamsError(f"it is of a device ({', '.join(sorted(others))}) whose work is not read")
     if any(OF_GPU.match(name) or "LaunchKernel" in name for name in names):
         raise ParamsError(
             "it ran on a GPU and holds none of its kernels; record with "

@@ -24,7 +24,8 @@ LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
 WAITS = ("another GPU", "retracing", "input", "loop", "idle", "allocation", "host")
-TO_DEVICE = re.compile(r"H2D|HtoD|HostToDevice")  # in the names of copies
+# In the names of copies; Intel's call the host's memory M.
+TO_DEVICE = re.compile(r"H2D|HtoD|HostToDevice|(Memcpy|\()M2D")
 COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)  # copies and fills
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
 LOOP_PAUSE_US = 1000.0  # beside other work a longer one between operations of loops is not theirs

@@ -1,7 +1,7 @@
 """PyTorch's traces; those of real GPUs are in test_files.py."""
 
 import pytest
-from builders import KINETO, device, gpu_steps, host, kineto_step
+from builders import KINETO, device, gpu_steps, host, kineto_step, without
 
 from mptexp.diagnosis import breakdown
 from mptexp.spec.errors import ParamsError
@@ -73,12 +73,45 @@ def test_what_holds_no_training_is_one_sentence(events, sentence):
         ("Memcpy DtoD (Device -> Device)", "casts"),
         ("Memcpy PtoP (Device -> Device)", "communication"),
         ("Memcpy DtoH (Device -> Pageable)", "copies"),
+        ("Memcpy M2D", "input"),  # Intel's, whose M is the host's memory
+        ("Memcpy D2M", "copies"),
+        ("CopyDeviceToHost", "copies"),
+        # The lie: memory-bound work, 60 % of a step that waits for its batch.
+        ("Memcpy S2S", "unexplained"),
     ],
 )
 def test_a_copy_is_what_it_copies_between(name, cause):
     copy = {"ph": "X", "cat": "gpu_memcpy", "name": name, "ts": 1, "dur": 5}
     (row,) = read([copy]).operations
     assert breakdown.cause(row.state, row.part, row.op, row.kernel) == cause
+
+
+def test_a_host_waits_for_intel_s_gpus_too():
+    waits = [e | {"name": "zeEventHostSynchronize", "cat": "xpu_runtime"}
+             if e["name"] == "cudaDeviceSynchronize" else e for e in gpu_steps(2)]  # fmt: skip
+    assert rows(read(waits))["idle", ""] == rows(read(gpu_steps(2)))["idle", ""]
+    assert rows(read(without(gpu_steps(2), "Synchronize"))).keys() != rows(read(waits)).keys()
+
+
+def on_cpu(steps, *more):
+    """The operations of such steps, without a GPU."""
+    return [e for e in gpu_steps(steps, *more) if e["pid"] and not e["name"].startswith("cuda")]
+
+
+def test_a_device_that_is_not_known_is_no_cpu_that_waits():
+    # The lie, of an Ascend NPU that works for 90 % of a step: "the host bounds this training:
+    # 98 % of a step", on a CPU.
+    assert read(on_cpu(2)).device == "cpu"
+    process = {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "Ascend Hardware"}}
+    with pytest.raises(ParamsError, match="of an Ascend NPU"):
+        read([*on_cpu(2), process])
+    with pytest.raises(ParamsError, match=r"of a device \(npu\) whose work"):
+        read(on_cpu(2, host("npu::npu_apply_adam_w", 620, 9)))
+    unknown = [host("MatMulV2", n * 500 + 300, 90, "tpp_kernel", pid=7) for n in range(4)]
+    with pytest.raises(ParamsError, match="4 timed events of kinds that are not read"):
+        read(on_cpu(2, *unknown))
+    assert read(on_cpu(2, *[e | {"cat": "Overhead"} for e in unknown])).device == "cpu"
+    assert read(gpu_steps(2, *unknown)).device == "gpu"
 
 
 def test_what_a_range_of_the_user_takes_itself_is_the_host_s():
