@@ -80,9 +80,10 @@ class Context:
 
     @property
     def op(self) -> str:
-        """The innermost operation."""
+        """The innermost operation; what a range is called says nothing of a kernel in it."""
         for event in reversed(self.events):
-            if event.kind == "op" and "around" not in _roles(event.name):
+            named = "range" in event.args or "around" in _roles(event.name)
+            if event.kind == "op" and not named:
                 return event.name
         return ""
 

@@ -135,12 +135,14 @@ def _event(kind: str, name: str, row: sqlite3.Row) -> Event:
 
 
 def _range(text: str, row: sqlite3.Row) -> Event:
-    """A range of NVTX as an operation of the host."""
+    """A range of NVTX as an operation of the host; people's own are told from PyTorch's."""
     args: dict[str, Any] = {}
-    if match := OF_PYTORCH.match(text):
-        text = match["name"]
-        if ", seq = " in match[0]:
-            args["sequence"] = int(match["number"])
+    match = OF_PYTORCH.match(text)
+    text = match["name"] if match else text
+    if match and ", seq = " in match[0]:
+        args["sequence"] = int(match["number"])
+    elif not text.startswith("aten::") and not (match and "::" in text):
+        args["range"] = True
     return Event("op", text, row["globalTid"], *_times(row), args)
 
 

@@ -20,6 +20,16 @@ def test_a_kernel_belongs_to_the_innermost_operation_of_the_thread_that_launched
     assert Host([]).span(KERNEL).operation.op == ""
 
 
+def test_a_range_around_kernels_of_one_s_own_is_no_operation():
+    named = event("op", "compute_loss", 10, 30, range=True)
+    assert Host([named, LAUNCH]).span(KERNEL).operation.op == ""
+    assert Host([named, LAUNCH]).span(KERNEL).operation.part == "other"
+    inner = event("op", "aten::nll_loss", 12, 20)
+    assert Host([named, inner, LAUNCH]).span(KERNEL).operation.part == "loss"
+    own = event("op", "mptexp loss", 10, 30, range=True)
+    assert Host([own, LAUNCH]).span(KERNEL).operation.part == "loss"
+
+
 def test_a_graph_s_launch_says_nothing_of_its_kernels():
     launch = LAUNCH._replace(name="cuGraphLaunch")
     host = Host([event("op", "aten::conv2d", 10, 30), launch])

@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 from builders import NSIGHT, nsight_export
 
+from mptexp.diagnosis import breakdown
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import nsight
 
@@ -21,6 +22,28 @@ def test_an_export_is_read_as_a_trace(tmp_path, version):
     assert rows["idle", ""].seconds == pytest.approx(50e-6)
     assert rows["input", ""].seconds == pytest.approx(50e-6)  # the copy of the batch
     assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["compute_loss", "RandomErasing+forward", "fft", "Trainer::loss", "compute_loss, op_id = 5"],
+)
+def test_what_people_call_a_range_is_no_operation(tmp_path, text):
+    # The lies: "then loss 28 %", "random numbers 28 %", "sorting 28 %" of one training, by the
+    # name of the user's range around its forward pass.
+    file = nsight_export(tmp_path / "a.sqlite", steps=3)
+    with sqlite3.connect(file) as database:
+        database.execute("DELETE FROM NVTX_EVENTS WHERE text LIKE 'aten%'")
+        plain = breakdown.by_cause_of(breakdown.of_trace(nsight.read(file)))
+        for n in range(3):
+            database.execute(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+                f"VALUES ({n * 10**6 + 1000}, {n * 10**6 + 700_000}, 59, ?, {(9 << 24) + 77})",
+                [text],
+            )
+    named = breakdown.by_cause_of(breakdown.of_trace(nsight.read(file)))
+    assert named["matrix"] == pytest.approx(200e-6)
+    assert named.to_dict() == pytest.approx(plain.to_dict())
 
 
 def test_an_export_without_ranges_has_the_steps_that_repeat(tmp_path):
