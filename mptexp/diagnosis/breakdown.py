@@ -139,13 +139,24 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
         return "random"
     if NO_16_BITS.search(op):
         return "no 16 bits"
-    # A kernel's own name goes before the operation that it was launched for.
-    if CASTS.search(op) and by_kernel != "matrix":
+    if multiplies(op, kernel):
+        return "matrix"
+    if CASTS.search(op):
         return "casts"
-    if by_kernel or MATRIX.search(op):
-        return by_kernel or "matrix"
+    if by_kernel:
+        return by_kernel
     words = {word.lower() for word in WORDS.findall(op)}
     return "memory" if words & MEMORY_WORDS else "unexplained"
+
+
+def multiplies(op: str, kernel: str) -> bool:
+    """Whether an operation is matrix work, whatever it is for: losses and optimizers multiply too.
+
+    A kernel's own name goes before the operation that it was launched for.
+    """
+    by_kernel = kernels.work(kernel)
+    by_op = not by_kernel and MATRIX.search(op) and not CASTS.search(op)
+    return by_kernel == "matrix" or bool(by_op)
 
 
 def rows(record: Mapping[str, Any]) -> pd.DataFrame:

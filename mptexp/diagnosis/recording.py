@@ -58,6 +58,8 @@ FEWER_BITS |= {"int8": 3, "float4": 4}
 # Causes whose work moves bytes, of which 16 bits have half as many; and collectives that send 16.
 HALVED = ("memory", "casts", "communication", "copies", "loads")
 SENT_IN_16_BITS = re.compile(r"^(void )?(nccl|rccl)\w*_(bf16|f16|half|bfloat16)", re.IGNORECASE)
+# Matrix work of these causes takes as long in 16 bits, which it has not, or is not the device's.
+AS_LONG = ("no 16 bits", "on the host")
 # What must be alike, and what a trace that does not tell it may still be.
 TOLD_IN_ONE = {"ranks": "number of ranks", "CUDA": "CUDA version"}
 MOST = 0.5  # of the matrix work: more than this is most of it
@@ -146,14 +148,25 @@ class Recording:
         return named.groupby("layer").seconds.sum().sort_values(ascending=False)
 
     @cached_property
+    def products(self) -> pd.DataFrame:
+        """The rows of matrix work that 16 bits may make faster, that of the loss and optimizer too.
+
+        Its time stands once in the table by cause: under the loss's or the optimizer's own.
+        """
+        pairs = zip(self.rows.op, self.rows.kernel, strict=True)
+        products = pd.Series([breakdown.multiplies(*pair) for pair in pairs], self.rows.index, bool)
+        return self.rows[products & ~self.rows.cause.isin(AS_LONG)]
+
+    @cached_property
     def arithmetic(self) -> pd.DataFrame:
         """Matrix work by type: type, tensor_cores (True, False, None), share of the matrix work.
 
         Of its time, or of the number of its kernels where none was timed.
         """
-        rows = self.rows if self.trace.timed else self.rows.assign(seconds=self.rows["count"])
-        table = arithmetic.of_table(rows)
-        table = table[table.cause == "matrix"]
+        rows = self.products
+        table = arithmetic.of_table(
+            rows if self.trace.timed else rows.assign(seconds=rows["count"])
+        )
         if table.empty:
             return pd.DataFrame(columns=["type", "tensor_cores", "share"])
         sums = (
@@ -194,7 +207,8 @@ class Recording:
 
         Matrix work for nothing, what moves bytes in half the time, all else as it was.
         """
-        return 1 / max(1 - self.share("matrix") - sum(self.halved.values()) / 2, 1e-9)
+        gone = self.products.seconds.sum() / self.trace.step_s + sum(self.halved.values()) / 2
+        return float(1 / max(1 - gone, 1e-9))
 
     @property
     def halved(self) -> dict[str, float]:
@@ -294,8 +308,9 @@ class Comparison:
             common = max(_common(first, second), _common(numbered(first), numbered(second)))
             if common < SAME_LAYERS:
                 return {"layers": (str(counts["a"]), str(counts["b"]))}
-        products = [float(rows["count"][rows.cause == "matrix"].sum()) for rows in (first, second)]
-        known = max(r.share("unexplained") for r in (self.baseline, self.candidate)) < LEAST_SHARE
+        both = (self.baseline, self.candidate)
+        products = [float(one.products["count"].sum()) for one in both]
+        known = max(one.share("unexplained") for one in both) < LEAST_SHARE
         marked = WHOLE not in (trace.how for trace in self._traces)
         most = SAME_PRODUCTS if marked else UNMARKED_PRODUCTS
         if max(products) > most * min(products) and (min(products) or known):
