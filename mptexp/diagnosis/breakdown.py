@@ -25,7 +25,7 @@ MATRIX = re.compile(
 )
 CASTS = re.compile(
     r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd(2|to)d|.*nhwctonchw|.*nchwtonhwc)"
-    r"|convert_element_type|tomkl|mkltotf|SpaceTo(Batch|Depth)|(Batch|Depth)ToSpace",
+    r"|convert_element_type|tomkl|mkltotf|SpaceTo(Batch|Depth)|(Batch|Depth)ToSpace|^_foreach_copy_",
     re.IGNORECASE,
 )
 BETWEEN_DEVICES = re.compile(  # copies from one GPU to another, collective operations
@@ -130,8 +130,7 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
         return "loop"
     if part == "loss":
         return "loss"
-    # Over all weights at once, beside the optimizer: PyTorch's clipping and averages.
-    if part == "updates" or (part == "other" and op.startswith("_foreach_")):
+    if part == "updates":
         return "updates"
     if TO_HOST.search(op):
         return "copies"

@@ -6,6 +6,7 @@ correlation; where it is missing, the operation by its external id. The backward
 elsewhere: its operations bear the "Sequence number" of the forward ones that made them.
 """
 
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -35,6 +36,11 @@ OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
 SCALING = re.compile(r"^aten::_amp_")
 LOSS = re.compile(r"loss", re.IGNORECASE)
+# Of operations over many tensors at once: what clips gradients or averages weights; what only an
+# optimizer computes, and what may be one's own.
+CLIPS = re.compile(r"^_foreach_(norm|mul_|clamp\w*|lerp_)$")
+UPDATES = re.compile(r"^aten::_foreach_(addcdiv|addcmul|sqrt)_?$")
+OF_OPTIMIZERS = re.compile(r"^_foreach_(?!copy_|norm|clamp|zero_)")
 # Operations that allocate, make views or call others: what they take themselves is the host's.
 DISPATCH = re.compile(
     r"^(aten::)?(empty\w*|new_\w+|resolve_(conj|neg)|view\w*|_unsafe_view|as_strided_?|t|transpose"
@@ -77,6 +83,7 @@ class Context:
     """What went on in a thread at an instant, the outermost first."""
 
     events: tuple[Event, ...] = ()
+    instant: float = 0.0
 
     @property
     def op(self) -> str:
@@ -133,7 +140,7 @@ class Thread:
             if self.events[place].end >= instant:
                 chain.append(self.events[place])
             place = self.parents[place]
-        return Context(tuple(reversed(chain)))
+        return Context(tuple(reversed(chain)), instant)
 
     def own(self) -> Iterator[tuple[float, float, float]]:
         """When an operation was at work, none within it: start, end, and an instant in it.
@@ -181,7 +188,12 @@ class Host:
         threads: dict[Any, list[Event]] = defaultdict(list)
         self._launch: dict[Any, Event] = {}
         self._external: dict[Any, Event] = {}
-        for event in without_closures(events):
+        known = list(without_closures(events))
+        ops = [event for event in known if event.kind == "op"]
+        self._stepped = sorted(e.start for e in ops if e.name.startswith(STEPPED))
+        self._backward = sorted(e.start for e in ops if "backward" in _roles(e.name))
+        self._own_optimizer = not self._stepped and any(UPDATES.match(e.name) for e in ops)
+        for event in known:
             if event.kind in ("op", "python"):
                 threads[event.thread].append(event)
                 if event.kind == "op" and "external" in event.args:
@@ -254,7 +266,23 @@ class Host:
             or (not layer and LOSS.search(op))
         ):
             layer, part = "", "loss"
+        elif part == "other" and op.startswith("_foreach_"):
+            part = self._beside_backward(op, context.instant)
         return Operation("op", layer, part, op, kernel)
+
+    def _beside_backward(self, op: str, instant: float) -> str:
+        """The part of an operation over many tensors in no layer: forward, it is of none.
+
+        It clips or averages between a backward pass and the next, if an optimizer steps there.
+        """
+        place = bisect_right(self._backward, instant)
+        if not place:
+            return "other"
+        until = self._backward[place] if place < len(self._backward) else math.inf
+        stepped = bisect_right(self._stepped, self._backward[place - 1])
+        if CLIPS.match(op) and any(at < until for at in self._stepped[stepped : stepped + 1]):
+            return "updates"
+        return "optimizer" if self._own_optimizer and OF_OPTIMIZERS.match(op) else "other"
 
     def _forward_modules(self) -> Iterator[tuple[Any, str]]:
         """The module of each sequence number; the last operation that bears it made the node."""

@@ -66,3 +66,37 @@ def test_an_optimizer_that_steps_within_the_backward_pass_is_one():
         LAUNCH,
     ]
     assert Host(events).span(KERNEL).operation.part == "optimizer"
+
+
+def over_weights(*names, optimizer=True):
+    """The parts of operations over many tensors before, in and after a backward pass, at 15, 35
+    and 75, and after the optimizer, at 115; the next backward pass begins at 130."""
+    events = [
+        event("op", "autograd::engine::evaluate_function: MmBackward0", 30, 60, thread=2),
+        event("op", "autograd::engine::evaluate_function: MmBackward0", 62, 70, thread=2),
+        event("op", "autograd::engine::evaluate_function: MmBackward0", 130, 140, thread=2),
+        *([event("op", "Optimizer.step#SGD.step", 90, 110)] if optimizer else []),
+        *(event("launch", "cudaLaunchKernel", at, at + 1, correlation=at)
+          for at in (15, 35, 75, 115)),
+    ]  # fmt: skip
+    for name in names:
+        ops = [event("op", f"aten::{name}", at - 1, at + 2) for at in (15, 35, 75, 115)]
+        host = Host([*events, *ops])
+        kernels = (KERNEL._replace(args={"correlation": at}) for at in (15, 35, 75, 115))
+        yield [host.span(kernel).operation.part for kernel in kernels]
+
+
+def test_clipping_and_averages_are_what_stands_between_backward_pass_and_the_next():
+    # The lie: "clipping of gradients 18 %" of a sharded training's copies into its buffers.
+    beside = ["other", "other", "updates", "updates"]
+    assert list(over_weights("_foreach_norm", "_foreach_lerp_")) == [beside, beside]
+    assert list(over_weights("_foreach_copy_", "_foreach_add")) == [["other"] * 4] * 2
+    (alone,) = over_weights("_foreach_norm", optimizer=False)
+    assert alone == ["other"] * 4
+
+
+def test_an_optimizer_of_one_s_own_is_told_by_what_it_computes():
+    # The lie: "clipping of gradients, averages of weights".
+    (own,) = over_weights("_foreach_addcdiv_", optimizer=False)
+    assert own == ["other", *["optimizer"] * 3]  # it may step within the backward pass
+    assert list(over_weights("_foreach_addcdiv_", "_foreach_sub_")) == [["other"] * 4] * 2
