@@ -6,6 +6,7 @@ did to them is in them. So a ratio of two has the spread of their steps, and no 
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,7 @@ BOUNDS = {
 LEAST_TRAINED = 0.01
 SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model
 SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
+NAMED = 0.9  # of what multiplies: with less, operations of one's own hide products
 SIZE = re.compile("[0-9]{1,12}")  # of an axis of a tensor
 SEVERAL = 1.5  # steps of the optimizer: from here a step is several of the training
 UNMARKED_PRODUCTS = 1.3  # the same where nothing says how many steps a trace holds
@@ -156,6 +158,13 @@ class Recording:
         pairs = zip(self.rows.op, self.rows.kernel, strict=True)
         products = pd.Series([breakdown.multiplies(*pair) for pair in pairs], self.rows.index, bool)
         return self.rows[products & ~self.rows.cause.isin(AS_LONG)]
+
+    @property
+    def names_products(self) -> bool:
+        """Whether nearly all that multiplies ran for a product that the host names."""
+        ran = self.products
+        named = ran[[breakdown.multiplies(op, "") for op in ran.op]]
+        return named["count"].sum() >= NAMED * ran["count"].sum()
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:
@@ -309,6 +318,8 @@ class Comparison:
             if common < SAME_LAYERS:
                 return {"layers": (str(counts["a"]), str(counts["b"]))}
         both = (self.baseline, self.candidate)
+        if all(one.trace.weights and one.names_products for one in both):
+            return self._weights()
         products = [float(one.products["count"].sum()) for one in both]
         known = max(one.share("unexplained") for one in both) < LEAST_SHARE
         marked = WHOLE not in (trace.how for trace in self._traces)
@@ -316,6 +327,15 @@ class Comparison:
         if max(products) > most * min(products) and (min(products) or known):
             return {"matrix operations": (f"{products[0]:.0f}", f"{products[1]:.0f}")}
         return {}
+
+    def _weights(self) -> dict[str, tuple[str, str]]:
+        """How many weights the hosts multiply by in a step, or the first that differs."""
+        before, after = (Counter(trace.weights) for trace in self._traces)
+        if before.total() != after.total():
+            return {"products with weights in a step": (f"{before.total()}", f"{after.total()}")}
+        if before == after or before[""] != after[""]:  # of which no shape was recorded
+            return {}
+        return {"weights of a product": (min(before - after), min(after - before))}
 
     @property
     def comparable(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, json_events, launches
+from mptexp.traces import counters, json_events, launches, products
 from mptexp.traces.host import INPUT, MODULE, ON_DEVICE, RANGE, Event
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.xla_names import LAYER
@@ -144,7 +144,9 @@ def _kept(kind: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     if str(event.get("cat")) == "user_annotation" or RANGE.match(name):
         kept["range"] = True
     if kind == "op" and PRODUCT.match(name):
-        kept["shape"] = _shape(name, args.get("Input Dims", args.get("Input dims")))
+        shapes = args.get("Input Dims", args.get("Input dims"))
+        kept["shape"] = _shape(name, shapes)
+        kept["weights"] = products.shape(name, shapes)
     if kind in ON_DEVICE:
         device = args.get("device", event.get("pid"))
         kept |= {"device": device} if isinstance(device, PLAIN) else {}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, host_steps, kernels, operations, steps
+from mptexp.traces import counters, host_steps, kernels, operations, products, steps
 from mptexp.traces.host import GRAPH, GRAPH_LAUNCH, LAUNCHES, ON_DEVICE, STEP, Event, Host
 from mptexp.traces.operations import Span, Trace
 from mptexp.traces.steps import Launched, Steps
@@ -78,6 +78,8 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     late = _late_us(events, recorded.launched)
     found = _steps(events, recorded, late)
     lost = _lost(events, found)
+    graphed = bool(steps.holding(found, recorded.graphs))
+    weights = {} if graphed else products.of(events, found)
     earlier = host_steps.earlier(events, found, recorded.waits) if recorded.devices else []
     found = host_steps.begun(found, earlier)
     updates = host_steps.updates(events, recorded.ran, found)
@@ -86,7 +88,8 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         framework=framework,
         trains=host_steps.trains(events, recorded.ran, found, recorded.unnamed),
         input_shape=_input_shape(events, found),
-        graphed=bool(steps.holding(found, recorded.graphs)),
+        weights=weights,
+        graphed=graphed,
         accumulated=host_steps.accumulates(updates, found),
         updates=None if updates is None else sum(updates) / len(found.intervals),
         notes=(

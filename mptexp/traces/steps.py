@@ -21,6 +21,7 @@ AHEAD = 0.5  # of a step: from here the marks say how long launching takes, not 
 FILLED = 0.75  # of the time from one mark to the next: marks that last shorter are not whole steps
 PAUSE = 0.02  # of a step: a device that rests for longer has come to the end of its work
 AFTER = 0.05  # of a step: what it goes on for after its function ended, from where it is cut off
+REPEATED = "the repetition of its operations"
 WHOLE = "nothing: the whole trace is taken as one step"
 # Of the kinds of kernels, and of their time: how much must repeat as often as the steps do.
 LEAST_KINDS, LEAST_TIME = 0.8, 0.9
@@ -361,7 +362,7 @@ def _cut(
     pause = statistics.median(pauses) if pauses else 0.0
     starts = [min(begins[0], max(first, begins[0] - pause))]
     starts += [min(pair) for pair in zip(begins[1:], done, strict=True)]
-    return adjoining([(start, until[-1]) for start in starts], "the repetition of its operations")
+    return adjoining([(start, until[-1]) for start in starts], REPEATED)
 
 
 def whole(begin: float, end: float) -> Steps:

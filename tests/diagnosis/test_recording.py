@@ -206,6 +206,33 @@ def products(one, count, **changes):
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        # The lies: ResNet-18 beside ResNet-50, and one of four times the width, "1.00×".
+        ({"": 20}, {"": 53}, {"products with weights in a step": ("20", "53")}),
+        ({"64x3": 1, "9x64": 2}, {"256x3": 1, "9x64": 2},
+         {"weights of a product": ("64x3", "256x3")}),
+        ({"64x3": 1, "9x64": 2}, {"64x3": 1, "9x64": 2}, {}),
+        ({"64x3": 3}, {"": 3}, {}),  # shapes recorded in one alone
+        ({"64x3": 3}, {}, {}),  # hidden by a compiler
+    ],
+)  # fmt: skip
+def test_another_model_or_width_is_not_compared(first, second, said):
+    both = [products(made(matrix=1), 20, weights=weights) for weights in (first, second)]
+    assert Comparison(*both).works == said
+
+
+def test_what_the_host_names_tells_more_than_the_number_of_kernels():
+    one = made(matrix=1)
+    split = Comparison(products(one, 20, weights={"": 20}), products(one, 90, weights={"": 20}))
+    assert split.works == {}
+    # Operations of one's own, that hide products, are no other model.
+    rows = [row._replace(op="MyLinear") for row in one.trace.operations]
+    hidden = of(one, operations=rows, weights={"": 2})
+    assert Comparison(of(one, weights={"": 20}), hidden).works == {}
+
+
+@pytest.mark.parametrize(
     ("first", "second", "kinds"),
     [
         (1.0, 10.0, ("with the optimizer", "with 10 steps of the optimizer")),

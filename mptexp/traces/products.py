@@ -1,0 +1,82 @@
+"""By which weights a host multiplies in each step: of one model the same in any precision.
+
+How many kernels that takes, and what they are called, differs from type to type; what PyTorch's
+host asks for does not.
+"""
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from mptexp.traces.host import BACKWARD, INPUT, OPTIMIZER, Event, without_closures
+from mptexp.traces.steps import REPEATED, WHOLE, Steps
+
+# Where each has its weights among its inputs; a product of two plain matrices may have none.
+PLACES = {"addmm": 2, "mm": None}
+WEIGHTED = re.compile(r"^aten::(conv(?!olution_backward)\w*|_convolution|linear|addmm|mm)$")
+# What is computed by other operations in one type than in another, or is no model's forward pass.
+AROUND = re.compile(
+    r"^aten::(einsum|scaled_dot_product_attention|lstm|gru|rnn_\w+)$"
+    rf"|{BACKWARD.pattern}|{OPTIMIZER.pattern}|{INPUT.pattern}"
+)
+# Of torch.compile, and of what PyTorch calls for a whole layer in an inference, in some types.
+HIDES = re.compile(
+    r"^(Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph"
+    r"|aten::_(transformer_encoder_layer_fwd|native_multi_head_attention)$)"
+)
+
+
+def shape(name: str, shapes: Any) -> str:
+    """The shape of an operation's weights, such as 64x3x7x7; empty without, or not recorded.
+
+    A matrix's smaller side first: `addmm` has it transposed, which `linear` is in older versions.
+
+    Args:
+        shapes: of all its inputs.
+    """
+    match = WEIGHTED.match(name)
+    place = PLACES.get(match[1], 1) if match else None
+    known = place is not None and isinstance(shapes, list) and len(shapes) > place
+    axes = shapes[place] if known else ()
+    whole = isinstance(axes, list) and all(isinstance(axis, int) for axis in axes)
+    if not whole:
+        return ""
+    return "x".join(map(str, sorted(axes) if len(axes) == 2 else axes))
+
+
+def of(events: Iterable[Event], found: Steps) -> Mapping[str, int]:
+    """How often each shape of weights is multiplied in a step, where all steps agree; else none.
+
+    Nothing is told by a host whose products a compiler hides, or whose steps are the device's.
+    """
+    ops = sorted(
+        (e for e in without_closures(list(events)) if e.kind == "op" and _asked(e.name)),
+        key=lambda event: (event.start, -event.end),
+    )
+    if found.how in (WHOLE, REPEATED) or any(HIDES.match(event.name) for event in ops):
+        return {}
+    intervals = found.on_host or found.intervals
+    begins = [begin for begin, _ in intervals]
+    made: list[Counter[str]] = [Counter() for _ in intervals]
+    for event in _outermost(ops):
+        place = bisect_right(begins, event.start) - 1
+        if WEIGHTED.match(event.name) and place >= 0 and event.start < intervals[place][1]:
+            made[place][event.args.get("weights", "")] += 1
+    return dict(made[0]) if all(one == made[0] for one in made) else {}
+
+
+@lru_cache(2**14)  # a trace has few names, and each very often
+def _asked(name: str) -> bool:
+    return any(pattern.search(name) for pattern in (WEIGHTED, AROUND, HIDES))
+
+
+def _outermost(ordered: Iterable[Event]) -> Iterator[Event]:
+    """Events that lie in no other of their thread."""
+    until: dict[Any, float] = {}
+    for event in ordered:
+        if event.start >= until.get(event.thread, event.start):
+            until[event.thread] = event.end
+            yield event
