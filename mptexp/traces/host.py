@@ -163,6 +163,15 @@ class Thread:
                 yield at, event.end, (at + event.end) / 2
 
 
+def outermost(events: Iterable[Event]) -> Iterator[Event]:
+    """Those of some events that lie in no other of their thread, in their order."""
+    until: dict[Any, float] = {}
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        if event.start >= until.get(event.thread, event.start):
+            until[event.thread] = event.end
+            yield event
+
+
 def without_closures(events: Sequence[Event]) -> Iterator[Event]:
     """The events, of which an optimizer's step begins after the last backward pass within it.
 

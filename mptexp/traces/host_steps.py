@@ -24,6 +24,7 @@ from mptexp.traces.host import (
     STEPPED,
     Event,
     Host,
+    outermost,
 )
 from mptexp.traces.operations import Operation, Span
 from mptexp.traces.steps import Interval, Launched, Steps
@@ -66,7 +67,7 @@ def of(
     """
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
     trained += [*gradients, *graphs]
-    updated = [e.start for e in events if e.kind == "op" and e.name.startswith(STEPPED)]
+    updated = [event.start for event in _stepping(events)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
         marks = _of_one_name(named)
@@ -110,9 +111,14 @@ def _of_one_name(events: Sequence[Event]) -> list[Interval]:
     return max(by_name.values(), key=len, default=[])
 
 
+def _stepping(events: Iterable[Event]) -> list[Event]:
+    """The steps of optimizers but those that another calls, as one that shards or sums does."""
+    return list(outermost(e for e in events if e.kind == "op" and e.name.startswith(STEPPED)))
+
+
 def _optimized(events: Iterable[Event]) -> list[float]:
     """When the only optimizer had stepped, in order; none where several step, or one steps once."""
-    marks = [e for e in events if e.kind == "op" and e.name.startswith(STEPPED)]
+    marks = _stepping(events)
     one = len(marks) > 1 and len({e.name for e in marks}) == 1
     return sorted(e.end for e in marks) if one else []
 
@@ -200,7 +206,7 @@ def begun(found: Steps, waits: Sequence[Interval]) -> Steps:
     return replace(found, intervals=((freed, end), *others)) if begin < freed < end else found
 
 
-def updates(events: Iterable[Event], ran: Iterable[Event], found: Steps) -> Sequence[int] | None:
+def updates(events: Sequence[Event], ran: Iterable[Event], found: Steps) -> Sequence[int] | None:
     """How often the optimizer stepped in each of the steps; None where nothing tells.
 
     Of several optimizers that which stepped most often.
@@ -210,18 +216,21 @@ def updates(events: Iterable[Event], ran: Iterable[Event], found: Steps) -> Sequ
     """
     intervals = found.on_host or found.intervals
     begins, ends = zip(*intervals, strict=True)
+
+    def place(event: Event) -> int | None:
+        found = bisect_right(begins, event.start) - 1
+        return found if found >= 0 and event.start < ends[found] else None
+
     stepped: dict[str, Counter[int]] = defaultdict(Counter)
-    trained = False
-    for event in events:
-        place = bisect_right(begins, event.start) - 1 if event.kind == "op" else -1
-        if place >= 0 and event.start < ends[place]:
-            if event.name.startswith(STEPPED):
-                stepped[event.name][place] += 1
-            trained = trained or bool(BACKWARD.search(event.name))
+    for event in _stepping(events):
+        if (of := place(event)) is not None:
+            stepped[event.name][of] += 1
+    passes = (e for e in events if e.kind == "op" and BACKWARD.search(e.name))
+    trained = any(place(event) is not None for event in passes)
     if not stepped and (not trained or any(kernels.work(e.name) == "optimizer" for e in ran)):
         return None
     most = max(stepped.values(), key=Counter.total, default=Counter())
-    return [most[place] for place in range(len(intervals))]
+    return [most[number] for number in range(len(intervals))]
 
 
 def accumulates(updated: Sequence[int] | None, found: Steps) -> bool:

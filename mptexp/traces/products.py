@@ -7,11 +7,11 @@ host asks for does not.
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from mptexp.traces.host import BACKWARD, INPUT, OPTIMIZER, Event, without_closures
+from mptexp.traces.host import BACKWARD, INPUT, OPTIMIZER, Event, outermost, without_closures
 from mptexp.traces.steps import REPEATED, WHOLE, Steps
 
 # Where each has its weights among its inputs; a product of two plain matrices may have none.
@@ -52,16 +52,14 @@ def of(events: Iterable[Event], found: Steps) -> Mapping[str, int]:
 
     Nothing is told by a host whose products a compiler hides, or whose steps are the device's.
     """
-    ops = sorted(
-        (e for e in without_closures(list(events)) if e.kind == "op" and _asked(e.name)),
-        key=lambda event: (event.start, -event.end),
-    )
+    known = without_closures(list(events))
+    ops = [event for event in known if event.kind == "op" and _asked(event.name)]
     if found.how in (WHOLE, REPEATED) or any(HIDES.match(event.name) for event in ops):
         return {}
     intervals = found.on_host or found.intervals
     begins = [begin for begin, _ in intervals]
     made: list[Counter[str]] = [Counter() for _ in intervals]
-    for event in _outermost(ops):
+    for event in outermost(ops):
         place = bisect_right(begins, event.start) - 1
         if WEIGHTED.match(event.name) and place >= 0 and event.start < intervals[place][1]:
             made[place][event.args.get("weights", "")] += 1
@@ -71,12 +69,3 @@ def of(events: Iterable[Event], found: Steps) -> Mapping[str, int]:
 @lru_cache(2**14)  # a trace has few names, and each very often
 def _asked(name: str) -> bool:
     return any(pattern.search(name) for pattern in (WEIGHTED, AROUND, HIDES))
-
-
-def _outermost(ordered: Iterable[Event]) -> Iterator[Event]:
-    """Events that lie in no other of their thread."""
-    until: dict[Any, float] = {}
-    for event in ordered:
-        if event.start >= until.get(event.thread, event.start):
-            until[event.thread] = event.end
-            yield event

@@ -216,7 +216,7 @@ def test_an_inference_after_a_training_is_no_training():
 def test_an_optimizer_that_steps_several_times_in_a_step_or_never_is_told():
     # The lies: `profiler.step()` after every tenth iteration, and micro-batches of which none
     # ended in an optimizer's step, beside steps as they are.
-    more = [host("Optimizer.step#SGD.step", n * 100 + 5, 9) for n in range(20)]
+    more = [host("Optimizer.step#SGD.step", n * 25 + 5, 9) for n in range(20)]
     made = read(gpu_steps(2, *more))
     assert made.updates == 11
     assert "stepped 22 times in 2 steps: a step here is several" in made.notes[0]
@@ -229,6 +229,21 @@ def test_an_optimizer_that_steps_several_times_in_a_step_or_never_is_told():
     assert read(gpu_steps(3)).updates == 1
     kernels = [e for e in gpu_steps(3) if e["pid"] == 0]
     assert read(kernels).updates is None
+
+
+@pytest.mark.parametrize("outer", ["SGD", "ZeroRedundancyOptimizer"])
+def test_an_optimizer_that_another_one_calls_is_no_second_step(outer):
+    # The lies, of Horovod's and of one that shards: "the optimizer stepped 8 times in 4 steps", and
+    # not compared with one that steps once.
+    def nested(events):
+        inner = [e | {"ts": e["ts"] + 2, "dur": e["dur"] - 4} for e in events if "Optimizer" in
+                 e["name"]]  # fmt: skip
+        return [e | {"name": e["name"].replace("SGD", outer)} for e in events] + inner
+
+    marked = read(nested(gpu_steps(4)))
+    assert (marked.updates, marked.notes) == (1, ())
+    bare = [e for e in gpu_steps(4) if not e["name"].startswith("ProfilerStep")]
+    assert read(nested(bare)).step_times == read(bare).step_times
 
 
 def test_updates_that_a_loss_scaler_skipped_may_be_no_accumulated_gradients():
