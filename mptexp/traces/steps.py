@@ -4,7 +4,7 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -335,12 +335,26 @@ def repeated(
     for (begins, ends), kind in work:
         counts[kind] += 1
         took[kind] += ends - begins
+    n = _repetitions(counts, took)
+    if n is None:
+        return None
+    return usual(_cut(sorted(work, key=lambda item: item[0]), counts, n, first), waited)
+
+
+def _repetitions(counts: Mapping[Hashable, int], took: Mapping[Hashable, float]) -> int | None:
+    """How often nearly all kinds repeat, by how often each ran and how long it took.
+
+    Rather as often as all of them do, where that divides it: layers that are alike are most kinds
+    of a large model's inference.
+    """
     total = sum(took.values())
-    for n in sorted({count for count in counts.values() if count > 1}, reverse=True):
+    known = sorted({count for count in counts.values() if count > 1}, reverse=True)
+    for n in known:
         whole = [kind for kind, count in counts.items() if count % n == 0]
         share = sum(took[kind] for kind in whole) / total if total else 0.0
         if len(whole) >= LEAST_KINDS * len(counts) and share >= LEAST_TIME:
-            return usual(_cut(sorted(work, key=lambda item: item[0]), counts, n, first), waited)
+            every = math.gcd(*counts.values())
+            return every if every in known else n
     return None
 
 

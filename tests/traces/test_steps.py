@@ -74,6 +74,10 @@ def test_layers_that_are_alike_are_no_steps():
     once = "e" + "abcd" * 12 + "lmno"
     assert steps.repeated(kernels(once)) is None
     assert len(steps.repeated(kernels(once * 3)).intervals) == 3
+    # The lie: "160 steps" of 1.36 ms in five passes of a model of 32 layers, 43 ms each, as its
+    # layers are of many kinds of kernels.
+    once = "ef" + "abcdhijklmno" * 32 + "p"
+    assert len(steps.repeated(kernels(once * 5)).intervals) == 5
 
 
 def test_work_before_the_steps_does_not_hide_them():
