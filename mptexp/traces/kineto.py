@@ -10,6 +10,7 @@ from typing import Any
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import counters, json_events, launches, products
 from mptexp.traces.host import INPUT, MODULE, ON_DEVICE, RANGE, Event
+from mptexp.traces.launches import COMPILED
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.xla_names import LAYER
 
@@ -124,6 +125,8 @@ def _known(events: Iterable[Mapping[str, Any]], seen: Counter[str]) -> Iterator[
         if number > launches.MOST_EVENTS:
             most = f"{launches.MOST_EVENTS:,}"
             raise ParamsError(f"it holds more than {most} events; trace fewer steps")
+        if name.startswith(COMPILED):
+            name = COMPILED  # a digest follows, in which there may be words
         thread = (str(event.get("pid")), str(event.get("tid")))
         begin, end = json_events.instants(event)
         if kind in ON_DEVICE:
@@ -141,7 +144,8 @@ def _kept(kind: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     """The details of an event that are read, under one name each."""
     args = json_events.details(event)
     kept = {short: args[n] for n, short in DETAILS.items() if isinstance(args.get(n), PLAIN)}
-    if str(event.get("cat")) == "user_annotation" or RANGE.match(name):
+    annotated = str(event.get("cat")) == "user_annotation" and name != COMPILED
+    if annotated or RANGE.match(name):
         kept["range"] = True
     if kind == "op" and PRODUCT.match(name):
         shapes = args.get("Input Dims", args.get("Input dims"))

@@ -32,7 +32,8 @@ ELSEWHERE = (
     "most of what its host launched in the steps ran outside of them, and nothing tells what of it "
     "is of which step; trace more steps, and wait for the device after the last one"
 )
-COMPILED = "## Call CompiledFxGraph"  # the range around code that torch.compile made
+# The range around code that torch.compile made: an operation, or an annotation in later versions.
+COMPILED = "## Call CompiledFxGraph"
 
 
 class _Recorded:
