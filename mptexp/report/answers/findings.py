@@ -49,6 +49,7 @@ ENDS = {
     "unsupported": "is not supported",
 }
 ONE_FINDING = "validation {} is "  # opens what is said of accuracies that have one finding
+ASKED = {"on": True, "off": False}  # what a run was told of jit -> whether its steps are compiled
 NO_MEMORY = f"Memory: {INCONCLUSIVE}."
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
@@ -87,9 +88,13 @@ def unfinished(tables: Tables) -> pd.DataFrame:
         return rows
     met, keys = rows.policy[rows.speedup.notna()], [*POINT, "policy"]
     tried = runs[(runs.status != "ok") & runs.policy.isin(met)].drop_duplicates(keys)
+    # Of what did not run it is known which jit was asked for, not whether that compiled.
+    asked = tried.jit.map(lambda jit: ASKED.get(jit, jit))
+    tried = tried.assign(asked=asked)[[*keys, "status", "asked"]].drop(columns="jit")
     # What a point is called, and what it is compared with, its baseline's row knows.
     bases = rows[rows.policy == rows.baseline].drop(columns="policy")
-    lost = bases.merge(tried[[*keys, "status"]], on=POINT).assign(speedup=np.nan)
+    lost = bases.merge(tried, on=[name for name in POINT if name != "jit"])
+    lost = lost[(lost.asked == lost.jit) | (lost.asked == "auto")].assign(speedup=np.nan)
     ok = pd.MultiIndex.from_frame(rows[keys])
     return lost[~pd.MultiIndex.from_frame(lost[keys]).isin(ok)]
 

@@ -17,6 +17,8 @@ def arm(policy, step_s=0.1, blocks=3, lost=(), end="oom", accuracy=0.9, default=
         made["history"] = [made["history"][-1] | {"val_accuracy": accuracy}]
         if block in lost:
             made |= {"status": end, "error": end, "history": [], "timing": {}}
+            if end != "diverged":  # of what did not train nothing is known but what was asked for
+                del made["in_force"]
         runs.append(made)
     return runs
 
