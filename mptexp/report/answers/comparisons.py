@@ -12,6 +12,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
+from mptexp.report.text.parameter_values import compiled_in_words
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
 
@@ -24,9 +25,10 @@ REPLICAS_NOTE = (
 LOGICAL_NOTE = (
     " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
 )
-BACKENDS_NOTE = (
-    "The same model, order of images and policy in each framework, {}. The ratio is images (or "
-    "tokens) per second over TensorFlow's: above 1 is faster than TensorFlow."
+BACKENDS_NOTE = "The same model, order of images and policy in each framework, {}."
+OVER_TENSORFLOW = (
+    " The ratio is images (or tokens) per second over TensorFlow's: above 1 is faster than "
+    "TensorFlow."
 )
 THROUGH = {  # by whether all runs are those of plain loops
     True: "by a plain loop, which TensorFlow has not",
@@ -77,7 +79,8 @@ def sections(tables: Tables) -> list[Section]:
     if not backends.empty:
         # A setting that all runs share stands in none of the rows.
         plain = all(r["parameters"].get("frontend") == "native" for r in tables.records)
-        note = BACKENDS_NOTE.format(THROUGH[plain]) + ALIKE[scaling.begin_alike(tables)]
+        over = OVER_TENSORFLOW * bool(backends.speedup.notna().any())
+        note = BACKENDS_NOTE.format(THROUGH[plain]) + over + ALIKE[scaling.begin_alike(tables)]
         unlike = caveats.not_compared(backends)
         made.append(Section("Frameworks side by side", note, unlike, _backend_rows(backends)))
     frontends = scaling.by_frontend(tables)
@@ -92,7 +95,7 @@ def _sentences(table: pd.DataFrame) -> list[str]:
     """What the most replicas give at the same batch per replica, a sentence per row."""
     known = table[table.speedup.notna()]
     most = known[known.replicas == known.replicas.max()]
-    panels = wording.panels(most.assign(replicas=1, jit=False))
+    panels = wording.panels(most.assign(replicas=1))
     return [
         f"On {panel}, {row['policy']}: {row['replicas']} replicas against one, with "
         f"{row['batch_per_replica']} {tasks.of(row['dataset']).example}s for each: "
@@ -126,9 +129,10 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
     names = {"Framework": table.backend.map(LABELS)}
-    rows = _against(table, "backend", names, "TensorFlow")
+    rows = _against(table, "backend", names, "TensorFlow", compiled=True)
     xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
-    return rows.assign(XLA=xla)
+    head = "XLA or torch.compile" if (table.backend == "torch").any() else "XLA"
+    return rows.assign(**{head: xla})
 
 
 def keras_costs(table: pd.DataFrame) -> list[str]:
@@ -163,16 +167,24 @@ def _frontend_rows(table: pd.DataFrame) -> pd.DataFrame:
     names = {"Compiled": table.jit.map({True: "yes", False: "no"})}
     made_by = MADE_BY[phases.pop()] if len(phases) == 1 else "Run by"
     names |= {made_by: table.frontend.map(makers)}
-    return _against(table, "frontend", names, "the plain loop")
+    return _against(table, "frontend", names, "the plain loop", compiled=True)
 
 
 def _against(
-    table: pd.DataFrame, axis: str, names: Mapping[str, pd.Series], base: str
+    table: pd.DataFrame,
+    axis: str,
+    names: Mapping[str, pd.Series],
+    base: str,
+    compiled: bool = False,
 ) -> pd.DataFrame:
-    """A row for each value of the axis, with its ratio to the base's, whose own ratio is 1."""
+    """A row for each value of the axis, with its ratio to the base's, whose own ratio is 1.
+
+    Args:
+        compiled: whether another column says which steps were compiled.
+    """
     ratios = map(wording.ratio_of, table.to_dict("records"))
     cells = {
-        **wording.varying(table, ["jit", axis]),
+        **wording.varying(table, [axis, *["jit"] * compiled]),
         "Policy": table.policy,
         "Batch size": table.batch_size,
         **names,
@@ -196,10 +208,13 @@ def _efficiency(row: Mapping[str, Any]) -> str:
 
 
 def _xla(row: Mapping[str, Any], base: str, names: tuple[str, ...]) -> str:
-    """Whether XLA was on, and in what the row is compared with where that differs."""
+    """Whether a compiler was on, and in what the row is compared with where that differs."""
+    compiler = compiled_in_words(True, row["backend"]).removeprefix("with ")
     here = "on" if row["jit"] else "off"
     others = {"on" if row[name] else "off" for name in names if not pd.isna(row[name])} - {here}
-    return f"{here} ({others.pop()} in {base}, so this ratio is of XLA too)" if others else here
+    if not others:
+        return here
+    return f"{here} ({others.pop()} in {base}, so this ratio is of {compiler} too)"
 
 
 # --- two sweeps -----------------------------------------------------------------------------------
@@ -256,12 +271,12 @@ def _ratio(row: Mapping[str, Any]) -> str:
         return BLANK
     sessions = (row["sessions_a"], row["sessions_b"])
     runs = f"n = {row['runs_a']}, {row['runs_b']}"
-    ratio, low, high = (wording.factor(row[name]) for name in ("ratio", "low", "high"))
+    ratio, ends = wording.factor(row["ratio"]), wording.ends(row["low"], row["high"])
     if reasons := wording.not_valid(row["flags"]):
         return f"{ratio}× ({reasons}; {runs})"
     if not pd.isna(row["low"]):
         counted = f"{sessions[0]} and {sessions[1]} sessions"
-        return f"{ratio}× [{low}, {high}] ({counted})"
+        return f"{ratio}× {ends} ({counted})"
     few = "one session each" if max(sessions) == 1 else "fewer than three sessions a side"
     return f"{ratio}× (no interval: {few}; {runs})"
 

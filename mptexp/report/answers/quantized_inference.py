@@ -186,4 +186,4 @@ def _mean(figures: list[dict[str, Any]], measure: measures.Measure) -> str:
     values = [value for m in figures if (value := measure.task.measured(m)) is not None]
     if not values:
         return BLANK
-    return measure.mean(sum(values) / len(values), min(values), max(values), len(values))
+    return measure.mean(measure.task.mean(values), min(values), max(values), len(values))

@@ -247,7 +247,7 @@ def _scale(axis: Axes, chart: Subject) -> None:
         labels = [wording.signed(tick, "g") if tick else "0" for tick in ticks]
     else:
         axis.set_xscale("log")
-        low, high = _span(_near(chart.drawn))
+        low, high = _span(_within(chart.drawn))
         room, beyond = (high / low) ** 0.08, (high / low) ** ROOM
         far = [bar.value for bar in chart.drawn if not low <= bar.value <= high]
         left = beyond if min(far, default=low) < low else room
@@ -282,6 +282,20 @@ def _near(bars: Sequence[Bar]) -> Sequence[Bar]:
         return bars
     near, whole = (np.log(high / low) for low, high in map(_span, (native, bars)))
     return native if whole > FAR * near else bars
+
+
+def _within(bars: Sequence[Bar]) -> Sequence[Bar]:
+    """The rows that the axis holds: those near, and those whose value lies among their intervals.
+
+    Of each the whole interval: one that ended at the edge would look as if it did end there.
+    """
+    within = _near(bars)
+    while True:
+        low, high = _span(within)
+        more = [bar for bar in bars if low <= bar.value <= high or bar in within]
+        if len(more) == len(within):
+            return within
+        within = more
 
 
 def _difference_ticks(axis: Axes, chart: Subject, low: float, high: float) -> Sequence[float]:
@@ -355,7 +369,7 @@ def _caption(chart: Subject) -> str:
     parts += [f"Grey: {open_}."] * grey
     hollow = [words.get(bar.finding, bar.finding) for bar in chart.drawn if np.isnan(bar.low)]
     parts += [f"Hollow: {wording.listed([*dict.fromkeys(hollow)])}."] * bool(hollow)
-    far = chart.scale == "speed" and len(_near(chart.drawn)) < len(chart.drawn)
+    far = chart.scale == "speed" and len(_within(chart.drawn)) < len(chart.drawn)
     parts += ["Arrow: beyond the axis, emulated."] * far
     return " ".join(filter(None, parts))
 

@@ -82,10 +82,7 @@ def _caption_kinds(ranges: DynamicRange) -> str:
 def exponents_by_layer(ranges: DynamicRange) -> Figure:
     """Share of each layer's activation gradients by exponent, a row per layer, the first on top."""
     counts = {name: h.counts for name, h in _gradients_by_layer(ranges).items()}
-    names = list(counts)[::-1]
-    if len(names) > LAYERS:
-        chosen = np.linspace(0, len(names) - 1, LAYERS).round().astype(int)
-        names = [names[i] for i in chosen]
+    names = _drawn_layers(ranges)[::-1]
     grid = np.array([counts[name] / counts[name].sum() * 100 for name in names])
     filled = np.flatnonzero(grid.sum(axis=0))
     first, last = filled[0], filled[-1] + 1
@@ -103,7 +100,27 @@ def exponents_by_layer(ranges: DynamicRange) -> Figure:
     )
     axis.grid(visible=False)
     figure.colorbar(drawn, label="% of those not zero", pad=0.01)
+    if len(names) < len(counts):
+        figure.set_label(f"{len(names)} of {len(counts)} layers are shown, evenly chosen.")
     return figure
+
+
+def _drawn_layers(ranges: DynamicRange) -> list[str]:
+    """The layers of which there is a row, in their order: LAYERS of them, the worst among these."""
+    names, below = list(_gradients_by_layer(ranges)), _flushed(ranges)
+    if len(names) <= LAYERS:
+        return names
+    chosen = set(np.linspace(0, len(names) - 1, LAYERS - 1).round().astype(int))
+    worst = names.index(max(below, key=lambda name: below[name]))
+    return [names[i] for i in sorted(chosen | {worst})]
+
+
+def _flushed(ranges: DynamicRange) -> dict[str, float]:
+    """The share of each layer's gradients that float16 would flush, of those that are not zero."""
+    return {
+        name: exponent_range.flushed(h, HALF) * h.total / h.counts.sum()
+        for name, h in _gradients_by_layer(ranges).items()
+    }
 
 
 def _gradients_by_layer(ranges: DynamicRange) -> dict[str, Histogram]:
@@ -113,10 +130,7 @@ def _gradients_by_layer(ranges: DynamicRange) -> dict[str, Histogram]:
 
 
 def _caption_layers(ranges: DynamicRange) -> str:
-    below = {
-        name: exponent_range.flushed(h, HALF) * h.total / h.counts.sum()
-        for name, h in _gradients_by_layer(ranges).items()
-    }
+    below = _flushed(ranges)
     worst = max(below, key=lambda name: below[name])
     opening = (
         f"{worst} has most that would be flushed to zero in float16: {wording.share(below[worst])} "

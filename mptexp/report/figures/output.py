@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from html import escape
 from urllib.parse import quote
 
-import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from mptexp.report.figures.style import INK, STYLE
+from mptexp.report.figures import style
+from mptexp.report.figures.style import INK
 
 DPI = 200  # of images; in an SVG of what is drawn as one, see style.VECTORS
 PHONE = 600  # pixels of width up to which a page shows the figures for phones
@@ -49,7 +49,7 @@ def png(figure: Figure) -> bytes:
 
 @contextmanager
 def _styled(figure: Figure) -> Iterator[None]:
-    with matplotlib.rc_context(STYLE):
+    with style.ours():
         figure.set_dpi(DPI)
         yield
 

@@ -69,7 +69,8 @@ class SweepFigure:
 
     def draw(self) -> tuple[Figure, str]:
         """The drawn figure and its caption, which names what the figure leaves out."""
-        figure = self.row.draw(self.data)
+        with style.ours():
+            figure = self.row.draw(self.data)
         return figure, f"{self.row.caption(self.data)} {figure.get_label()}".strip()
 
     def html(self, inches: float = style.WIDTH, titled: bool = True) -> str:

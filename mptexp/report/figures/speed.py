@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.analysis import summary
 from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
@@ -48,6 +47,8 @@ def speedup_by_batch_size(speedups: pd.DataFrame) -> Figure:
 
 def _caption_speedup(speedups: pd.DataFrame) -> str:
     """A ratio is the best only where its whole interval lies above 1, of those that are drawn."""
+    speedups = style.drawn(style.by_panel(speedups)).reset_index(drop=True)
+    speedups = speedups.assign(place=wording.places(speedups))
     faster = speedups[speedups.low > 1]
     among = speedups if faster.empty else faster
     most = among.loc[among.speedup.idxmax()]
@@ -60,7 +61,7 @@ def _caption_speedup(speedups: pd.DataFrame) -> str:
     return (
         f"Of {wording.count(len(speedups), 'point')} drawn, {proven}; "
         f"{'largest ratio' if faster.empty else 'best'}: "
-        f"{most.candidate} at batch size {most.batch_size}, {wording.ratio_of(most)}.{bars}"
+        f"{most.candidate} {wording.at(most.place)}, {wording.ratio_of(most)}.{bars}"
     )
 
 
@@ -105,14 +106,20 @@ def step_time_by_batch_size(tables: Tables) -> Figure:
 
 
 def _caption_step_time(tables: Tables) -> str:
-    return f"Each dot is the median step of one run ({wording.count(len(tables.ok), 'run')})."
+    dots = style.drawn(style.by_panel(tables.ok)).step_s.notna().sum()
+    return f"Each dot is the median step of one run ({wording.count(int(dots), 'run')})."
+
+
+def _rates(tables: Tables, task: tasks.Task) -> pd.DataFrame:
+    """The runs of a task with their rate, and those that ran out of memory."""
+    out = tables.results[tables.results.status == "oom"]
+    table = of_task(with_jit(pd.concat([tables.ok, out])), task)
+    return table.assign(rate=pd.to_numeric(table[task.rate]))
 
 
 def rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
     """Units per second of every run and their medians as lines; crosses where memory ran out."""
-    out = tables.results[tables.results.status == "oom"]
-    table = of_task(with_jit(pd.concat([tables.ok, out])), task)
-    table = table.assign(rate=pd.to_numeric(table[task.rate]))
+    table = _rates(tables, task)
     figure, panels = dots(table, table.rate, f"{task.unit}s per second")
     places, policies = style.places(table), style.policies(table)
     for axis, (_, part) in panels:
@@ -134,13 +141,14 @@ def rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
 
 
 def _caption_rates(tables: Tables, task: tasks.Task) -> str:
-    table = of_task(summary.headline(tables), task)
-    best = table.loc[table.throughput.idxmax()]
-    lost = of_task(tables.results[tables.results.status == "oom"], task)
+    table = style.drawn(style.by_panel(_rates(tables, task)))
+    lost = table[table.status == "oom"]
+    medians = table.groupby([*POINT, "policy"], as_index=False, dropna=False).rate.median()
+    medians = medians.assign(place=wording.places(medians))
+    best = medians.loc[medians.rate.idxmax()]
     tail = f" {wording.count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
     return (
-        f"Highest rate: {wording.rate(best.throughput)}, {best.policy} at batch size "
-        f"{best.batch_size}. "
+        f"Highest rate: {wording.rate(best.rate)}, {best.policy} {wording.at(best.place)}. "
         f"Dots are runs, lines go through their medians.{tail}"
     )
 
@@ -177,8 +185,9 @@ def latency_distribution(tables: Tables) -> Figure:
         for policy in policies:
             values = part[part.policy == policy].latency_ms  # of all repeats together
             sns.ecdfplot(x=values, color=COLOURS[policy], label=policy, linewidth=2, ax=axis)
-        # The slowest hundredth would squeeze the rest.
-        axis.set_xlim(part.latency_ms.min() * 0.95, part.latency_ms.quantile(0.99) * 1.1)
+        # The slowest hundredth would squeeze the rest: each curve is seen to the dotted line.
+        slowest = part.groupby("policy").latency_ms.quantile(0.99).max()
+        axis.set_xlim(part.latency_ms.min() * 0.95, slowest * 1.1)
         axis.axhline(0.99, color=INK, linewidth=0.8, linestyle=":")
         axis.set(title=style.wrapped(title), xlabel="ms per batch, host to host")
         axis.set_ylabel("share of batches")
@@ -187,15 +196,16 @@ def latency_distribution(tables: Tables) -> Figure:
 
 
 def _caption_latency(tables: Tables) -> str:
-    table = summary.headline(tables).dropna(subset="latency_p50_s")
-    table = table.assign(place=wording.places(table))
-    tail = table.latency_p99_s - table.latency_p50_s  # the axis is linear
-    worst = table.loc[tail.idxmax()]
+    table = style.drawn(style.by_point(tables.latencies))
+    of_curves = table.groupby([*POINT, "policy"], dropna=False).latency_s
+    ends = of_curves.quantile([0.5, 0.99]).unstack().reset_index()
+    ends = ends.assign(place=wording.places(ends))
+    worst = ends.loc[(ends[0.99] - ends[0.5]).idxmax()]  # the axis is linear
     return (
         "A curve further left is faster; a long way from its middle to the dotted line (99 of 100 "
         f"batches) means unsteady latency. The longest is {worst.policy}'s "
-        f"{wording.at(worst.place)}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
-        f"{worst.latency_p99_s * 1e3:.2f} ms."
+        f"{wording.at(worst.place)}: median {worst[0.5] * 1e3:.2f} ms, 99th percentile "
+        f"{worst[0.99] * 1e3:.2f} ms, over the batches of all repeats."
     )
 
 

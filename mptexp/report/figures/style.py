@@ -49,6 +49,11 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+# What a user has set for their own figures changes none of these, but for where they are shown.
+SHOWN = ("backend", "interactive", "toolbar", "timezone", "tk.", "webagg.", "date.epoch")
+DEFAULTS = {
+    name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith(SHOWN)
+}
 WIDTH = 8.2  # inches, of every figure
 LEAD_WIDTH = 6.4  # of the chart beside the answer
 PHONE_WIDTH = 3.9
@@ -94,6 +99,13 @@ def is_narrow() -> bool:
     return _width.get() <= PHONE_WIDTH
 
 
+@contextmanager
+def ours() -> Iterator[None]:
+    """What is drawn within looks the same whatever matplotlib was told before."""
+    with matplotlib.rc_context(DEFAULTS | STYLE):
+        yield
+
+
 # --- axes ------------------------------------------------------------------------------------
 
 
@@ -113,6 +125,17 @@ def new(
     return figure, list(axes.flat)
 
 
+def chosen(data: list[Panel]) -> list[Panel]:
+    """The panels that a figure has room for, evenly chosen; what its caption speaks of."""
+    shown = min(len(data), PANELS)
+    return [data[k] for k in np.linspace(0, len(data) - 1, shown).round().astype(int)]
+
+
+def drawn(data: list[Panel]) -> pd.DataFrame:
+    """The rows of those panels."""
+    return pd.concat([part for _, part in chosen(data)])
+
+
 def panels(data: list[Panel], height: float = 3.4) -> tuple[Figure, list[tuple[Axes, Panel]]]:
     """A figure of panels, two in a row or one on a phone, and what to draw on each of its axes.
 
@@ -126,8 +149,7 @@ def panels(data: list[Panel], height: float = 3.4) -> tuple[Figure, list[tuple[A
         axis.set_visible(False)
     if shown < len(data):
         figure.set_label(f"{shown} of {len(data):,} panels are shown, evenly chosen.")
-    chosen = np.linspace(0, len(data) - 1, shown).round().astype(int)
-    return figure, [(axis, data[k]) for axis, k in zip(axes, chosen, strict=False)]
+    return figure, list(zip(axes, chosen(data), strict=False))
 
 
 def log_scale(axes: Axes, name: str = "y", base: int = 10) -> None:
@@ -200,8 +222,11 @@ def policies(table: pd.DataFrame, column: str = "policy") -> list[str]:
 
 
 def offset(index: int, of: int) -> float:
-    """How far one of several policies stands to the side of its batch size, lest dots overlap."""
-    return (index - (of - 1) / 2) * 0.16
+    """How far one of several policies stands to the side of its batch size, lest dots overlap.
+
+    However many they are, each stays nearer to its own batch size than to the next.
+    """
+    return (index - (of - 1) / 2) * min(0.16, 0.8 / of)
 
 
 def places(table: pd.DataFrame) -> dict[int, int]:

@@ -34,7 +34,8 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
 
 def _of_losses(subject: Subject, made: Sequence[quantized_inference.Quantized]) -> Subject:
     """With the chart of what quantizing changed, where that was validated."""
-    bars = [_bar(one) for one in made if one.lost.n]
+    several = len({one.point for one in made}) > 1
+    bars = [_bar(one, several) for one in made if one.lost.n]
     accurate = measures.of(made[0].dataset).name == "accuracy"
     scale: Scale = "accuracy" if accurate else "perplexity"
     if not bars:
@@ -76,11 +77,17 @@ def _least(made: Sequence[quantized_inference.Quantized], margin: float) -> str:
     return wording.listed(named) if named else ""
 
 
-def _bar(one: quantized_inference.Quantized) -> Bar:
-    """What quantizing changed, beside the bytes that are left."""
+def _bar(one: quantized_inference.Quantized, several: bool) -> Bar:
+    """What quantizing changed, beside the bytes that are left.
+
+    Args:
+        several: whether there are other points, from which its own is told.
+    """
     changed = measures.of(one.dataset).changed(one.lost.estimate, one.lost.low, one.lost.high)
     value, *ends = (number * 100 for number in changed)
-    word = "not valid" if wording.not_valid(one.flags, "accuracy") else "measured"
+    word = "no interval" if np.isnan(one.lost.low) else "measured"
+    word = "not valid" if wording.not_valid(one.flags, "accuracy") else word
     ends = [np.nan, np.nan] if word == "not valid" else ends
-    label = f"{one.policy}: {one.share * 100:.0f} % of the bytes"
+    name = f"{one.policy}, {one.point}" if several else one.policy
+    label = f"{name}: {one.share * 100:.0f} % of the bytes"
     return Bar(label, one.policy, value, *ends, word, one.difference)

@@ -217,17 +217,20 @@ def layer_rows(verdict: Verdict) -> pd.DataFrame:
     needs = needs_by_layer(verdict) if has_peak(verdict) else {}
     candidate = verdict.pair.candidate.policy
     bounds = {"Bound by": needs[candidate].bound} if needs else {}
-    return pd.DataFrame(
-        [
-            {
-                "Layer": layer,
-                **{f"{policy}, ms": _milli(t.get(layer)) for policy, t in took.items()},
-                **{f"{p}, at best": _milli(t.seconds.get(layer)) for p, t in needs.items()},
-                **{name: bound.get(layer, "–") for name, bound in bounds.items()},
-            }
-            for layer in took[candidate].sort_values(ascending=False).index[:MOST_LAYERS]
-        ]
-    )
+    ordered = took[candidate].sort_values(ascending=False).index
+    rows = [
+        {
+            "Layer": layer,
+            **{f"{policy}, ms": _milli(t.get(layer)) for policy, t in took.items()},
+            **{f"{p}, at best": _milli(t.seconds.get(layer)) for p, t in needs.items()},
+            **{name: bound.get(layer, "–") for name, bound in bounds.items()},
+        }
+        for layer in ordered[:MOST_LAYERS]
+    ]
+    if len(others := ordered[MOST_LAYERS:]):
+        left = {f"{p}, ms": _milli(t.reindex(others).sum()) for p, t in took.items()}
+        rows.append({"Layer": wording.count(len(others), "other layer")} | left)
+    return pd.DataFrame(rows).fillna("–")
 
 
 def names_layers(verdict: Verdict) -> bool:

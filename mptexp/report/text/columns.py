@@ -61,8 +61,8 @@ COLUMNS = {
     # What a device's sensors say while steps are timed.
     "utilization_frac": Column("Utilization", "{:.0f} %", 100),
     "power_w": Column("Power", "{:.0f} W"),
-    "energy_per_image_j": Column("Energy per image", "{:.3g} mJ", 1e3),
-    "energy_per_token_j": Column("Energy per token", "{:.3g} mJ", 1e3),
+    "energy_per_image_j": Column("Energy per image", lambda mj: f"{wording.digits(mj)} mJ", 1e3),
+    "energy_per_token_j": Column("Energy per token", lambda mj: f"{wording.digits(mj)} mJ", 1e3),
     "clock_hz": Column("Clock", "{:,.0f} MHz", 1e-6),
     "temperature_c": Column("Temperature", "{:.0f} °C"),
     "throttled_frac": Column("Throttled", "{:.0f} % of readings", 100),

@@ -246,7 +246,9 @@ def finding(row: Mapping[str, Any]) -> str:
 
 
 def factor(ratio: float) -> str:
-    """A ratio to three digits, and to two decimals where it has fewer: 0.04, 1.15, 50.3, 1,360."""
+    """A ratio to three digits, of little to two: 0.0034, 0.15, 1.15, 50.3, 1,360."""
+    if 0 < ratio < 0.095:
+        return f"{ratio:.2g}"
     places = 2 if abs(ratio) < 9.995 else 1 if abs(ratio) < 99.95 else 0
     return f"{ratio:,.{places}f}"
 
@@ -290,14 +292,18 @@ def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     word = finding(row)
     ratio, low, high = above_one(row["speedup"], row["low"], row["high"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
-    end = _end_beyond if word in ("faster", "slower") else factor
-    return factor(ratio), f"({reason})" if reason else f"[{end(low)}, {end(high)}]"
+    return factor(ratio), f"({reason})" if reason else ends(low, high)
 
 
-def _end_beyond(end: float) -> str:
-    """An end of an interval that excludes 1, which it does not read as."""
-    places = places_beyond(end, 1, 2)
-    return f"{end:.{places}f}" if places > 2 else factor(end)
+def ends(low: float, high: float) -> str:
+    """`[1.002, 1.15]`: the interval of a ratio; no end of one that excludes 1 reads as 1."""
+    if low <= 1 <= high:
+        return f"[{factor(low)}, {factor(high)}]"
+    places = [places_beyond(end, 1, 2) for end in (low, high)]
+    said = [
+        f"{end:.{k}f}" if k > 2 else factor(end) for end, k in zip((low, high), places, strict=True)
+    ]
+    return f"[{', '.join(said)}]"
 
 
 def not_valid(flags: str, what: str = "time") -> str:
@@ -325,8 +331,7 @@ def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
     none = not_valid(flags, what) or "no interval" * math.isnan(over.low)
     if none:
         return f"{factor(over.estimate)}× ({none}, n = {over.n})"
-    end = _end_beyond if over.low > 1 or over.high < 1 else factor
-    return f"{factor(over.estimate)}× [{end(over.low)}, {end(over.high)}] (n = {over.n})"
+    return f"{factor(over.estimate)}× {ends(over.low, over.high)} (n = {over.n})"
 
 
 def signed(value: float, form: str = ".1f") -> str:

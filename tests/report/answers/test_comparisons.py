@@ -78,3 +78,38 @@ def test_flags_stand_in_the_cells_of_two_sweeps_that_they_invalidate(tmp_path):
     row = comparisons.two_sweeps(compare.points(*compare.load([a], [b]))).iloc[0]
     assert "(not valid: not trained)" in row["Accuracy, A | B"]
     assert "(not valid: in parallel)" in row["Memory, A | B"]
+
+
+def test_what_compiles_pytorch_is_not_called_xla():
+    both = [list(replicated(1, 32, 0.1)), list(replicated(1, 32, 0.05, jit=True, backend="torch"))]
+    (section,) = comparisons.sections(tables_of(*both))
+    (cell,) = section.rows["XLA or torch.compile"][section.rows.Framework == "PyTorch"]
+    assert cell == "on (off in TensorFlow, so this ratio is of torch.compile too)"
+
+
+def test_devices_with_and_without_a_compiler_are_told_apart():
+    rows = [
+        replicated(1, 32, step_s, jit=jit, gpu_model=gpu)
+        for gpu, slow in (("A100", 1), ("P100", 2))
+        for jit, step_s in ((False, 0.1 * slow), (True, 0.08 * slow))
+    ]
+    section = next(s for s in comparisons.sections(tables_of(*rows)) if "Device" in s.rows)
+    assert not section.rows.duplicated(["Device", "XLA"]).any()
+    two = [replicated(2, 64, 0.1, jit=jit) for jit in (False, True)]
+    one = [replicated(1, 32, 0.1, jit=jit) for jit in (False, True)]
+    (section,) = comparisons.sections(tables_of(*one, *two))
+    assert len({sentence.partition(":")[0] for sentence in section.sentences}) == 2
+
+
+def test_no_ratio_over_tensorflow_is_spoken_of_where_it_was_not_measured():
+    both = [list(replicated(1, 32, 0.1, backend=name)) for name in ("jax", "torch")]
+    (section,) = comparisons.sections(tables_of(*both))
+    assert "over TensorFlow's" not in section.note
+
+
+def test_of_two_sweeps_no_end_of_an_interval_reads_as_one():
+    row = {"ratio": 1.012, "low": 1.0031, "high": 1.021, "flags": "", "runs_a": 3, "runs_b": 3}
+    row |= {"sessions_a": 3, "sessions_b": 3}
+    assert comparisons._ratio(row).startswith("1.01× [1.003, 1.02]")
+    small = row | {"ratio": 0.0034, "low": 0.0031, "high": 0.0037}
+    assert comparisons._ratio(small).startswith("0.0034× [0.0031, 0.0037]")

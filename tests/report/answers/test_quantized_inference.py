@@ -66,3 +66,15 @@ def test_intervals_hold_for_all_that_was_quantized_together():
     # The lie: each alone, of a page that says that its intervals hold together.
     assert all(one.lost.low < alone.lost.low for one in quantized_inference.measured(both))
     assert "what integers for weights change (2)" in notes.families(both)
+
+
+def test_perplexities_have_the_mean_by_which_they_are_compared():
+    # "27.36", beside a headline of 20.09: an arithmetic mean, of what is compared by ratios.
+    losses = (2.0, 3.0, 4.0)
+    made = [
+        quantized("int4", b, {"val_loss": loss}, {"val_loss": loss + 0.1}, text(block=b))
+        for b, loss in enumerate(losses)
+    ]
+    (section,) = quantized_inference.sections(tables(made))
+    (row,) = section.rows.to_dict("records")
+    assert row["Validation perplexity, trained"].startswith("20.09 (")

@@ -194,8 +194,8 @@ def test_a_few_points_stand_on_a_linear_axis():
     assert "logarithmic" in answer._caption(chart(bar(-40.0, -60, 9.8), scale="accuracy"))
 
 
-def emulated(value):
-    ends = (value * 0.9, value * 1.1)
+def emulated(value, *ends):
+    ends = ends or (value * 0.9, value * 1.1)
     return Bar("float16", "float16", value, *ends, "slower", f"{value:.2f}× x", emulated=True)
 
 
@@ -245,3 +245,12 @@ def test_a_name_that_the_font_cannot_write_is_drawn_as_escapes_with_a_key():
     assert {"folder:\\u732b", "folder:\\u72ac"} <= shown
     (row,) = answer.FIGURES
     assert "\\u732b: 猫, \\u72ac: 犬." in row.caption(made)
+
+
+def test_no_interval_of_a_row_in_view_ends_at_the_edge():
+    # "1.01× slower [0.64, 1.59]" as a bar from 0.92 to 1.20, the view of what is native.
+    wide, far = emulated(0.99, 0.64, 1.59), emulated(0.02)
+    (axis,) = answer.comparisons_at_a_glance(chart(bar(1.05, 1.0, 1.1), wide, far)).axes
+    low, high = axis.get_xlim()
+    assert 0.02 < low < 0.64
+    assert high > 1.59

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 from builders import published
 
+from mptexp.analysis import exponent_range
+from mptexp.analysis.exponent_range import DynamicRange
 from mptexp.report.figures import numerics, registry
 
 
@@ -48,3 +50,22 @@ def test_the_dynamic_scale_is_named_as_a_power_of_two(figures):
     figure.draw_without_rendering()
     assert "2¹⁵" in {label.get_text() for label in figure.axes[0].get_yticklabels()}
     assert "skipped 6 steps in all" in caption
+
+
+def test_of_many_layers_the_worst_is_drawn_and_the_rest_is_counted():
+    # "layer_43 has most that would be flushed", which was not among the 30 rows.
+    usual, small = np.zeros(exponent_range.BINS, np.int64), np.zeros(exponent_range.BINS, np.int64)
+    usual[-10 - exponent_range.LOWEST] = 100
+    small[-40 - exponent_range.LOWEST] = 100
+    layers = {
+        ("activation_gradients", f"layer_{k}"): exponent_range.Histogram(
+            small if k == 43 else usual
+        )
+        for k in range(45)
+    }
+    ranges = DynamicRange({}, "float32", 1, {}, layers, {}, 1, {})
+    figure = numerics.exponents_by_layer(ranges)
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(names) <= numerics.LAYERS
+    assert "layer_43" in names
+    assert f"{len(names)} of 45 layers are shown" in figure.get_label()

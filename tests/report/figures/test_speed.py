@@ -1,7 +1,7 @@
 import pytest
 from builders import record, tables, three
 
-from mptexp.report.figures import speed
+from mptexp.report.figures import speed, style
 from mptexp.report.figures.registry import FIGURES
 
 ROWS = {row.name: row for row in FIGURES}
@@ -90,3 +90,34 @@ def test_a_rate_below_one_is_not_zero():
     rows = [record(p, b, 2.4, 1) for p in ("float32", "mixed_float16") for b in range(3)]
     (row,) = [row for row in FIGURES if row.name == "images_per_s_by_batch_size"]
     assert row.caption(tables(rows)).startswith("Highest rate: 0.417, ")
+
+
+def test_captions_are_of_the_panels_that_are_drawn():
+    # "Of 36 points drawn"; the best of them in a panel that was left out, its width not named.
+    rows = [
+        record(policy, block, 0.1 / (1 + k * (policy != "float32")), size, width=k / 2)
+        for k in range(1, 13)
+        for size in (32, 64)
+        for policy in ("float32", "mixed_float16")
+        for block in range(3)
+    ]
+    made = tables(rows)
+    drawn = style.drawn(style.by_panel(made.claims))
+    assert len(drawn) == style.PANELS * 2
+    caption = speed._caption_speedup(made.claims)
+    assert caption.startswith("Of 18 points drawn, 18 are measurably faster")
+    assert f"with width {drawn.loc[drawn.speedup.idxmax()].setting.split()[-1]}" in caption
+    dots = ROWS["step_time_by_batch_size"].caption(made)
+    assert f"({style.PANELS * 12} runs)" in dots
+    assert "at batch size 64 with width 6" in ROWS["images_per_s_by_batch_size"].caption(made)
+
+
+def test_each_curve_of_latencies_is_seen_to_the_dotted_line(measured):
+    made = three("mixed_float16", [0.5, 0.5, 0.5])
+    for run in made.records:
+        slow = 10 if run["parameters"]["policy"] == "mixed_float16" else 1
+        run["latencies_s"] = [0.001] * 95 + [0.001 * slow] * 5
+        run["timing"]["latency_warmup"] = 0
+    figure, caption = ROWS["latency_distribution"].draw(made), speed._caption_latency(made)
+    assert "mixed_float16's at batch size 32: median 1.00 ms, 99th percentile 10.00 ms" in caption
+    assert figure.axes[0].get_xlim()[1] > 10

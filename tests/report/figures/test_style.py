@@ -1,8 +1,9 @@
+import matplotlib
 import pytest
-from builders import record, tables
+from builders import published, record, tables
 from legible import faults
 
-from mptexp.report.figures import learning, speed, style
+from mptexp.report.figures import learning, output, registry, speed, style
 from mptexp.spec.policies import POLICIES
 
 
@@ -95,3 +96,20 @@ def test_names_in_another_script_are_told_apart():
     assert style.key(["猫 a", "b 犬, 猫"]) == "\\u732b: 猫, \\u72ac: 犬"
     assert style.key(["mlp"]) == ""
     assert style.wrapped("folder:猫") == cat
+
+
+@pytest.mark.parametrize("of", range(1, 12))
+def test_however_many_policies_each_stands_nearest_to_its_own_batch_size(of):
+    # With ten, dots stood outside the axes and nearer to the next batch size.
+    places = [style.offset(index, of) for index in range(of)]
+    assert max(map(abs, places)) < 0.5
+    assert sum(places) == pytest.approx(0)
+
+
+def test_figures_are_the_same_whatever_matplotlib_was_told():
+    # A legend without its last names under seaborn's theme for posters.
+    (figure, *_) = registry.figures(published("why-cpu"))
+    alone = output.svg(figure.draw()[0])
+    with matplotlib.rc_context({"font.size": 24, "axes.xmargin": 0.4, "text.usetex": True}):
+        assert output.svg(figure.draw()[0]) == alone
+        assert matplotlib.rcParams["font.size"] == 24

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -5,7 +6,7 @@ from builders import published
 from verdicts import GAINS, PAIR, loss, verdict
 
 from mptexp.analysis.contrast import Contrast
-from mptexp.diagnosis import ablations
+from mptexp.diagnosis import ablations, breakdown
 from mptexp.diagnosis.effects import Effect
 from mptexp.report.tables import why_tables
 
@@ -107,3 +108,14 @@ def test_the_types_that_xla_multiplies_in_stand_beside_the_policy():
         {"Policy": "mixed_float16", "Products in": "float32", "Number": "9"},
         {"Policy": "mixed_float16", "Products in": "bfloat16", "Number": "1"},
     ]
+
+
+def test_the_layers_that_have_no_row_are_counted_with_their_time():
+    sweep = published("sign-language-100px-cpu")
+    traced = [v for v in sweep.verdicts if v.traced]
+    found = next(v for v in traced if len(breakdown.by_layer(v.candidate)) > why_tables.MOST_LAYERS)
+    rows, policy = why_tables.layer_rows(found), found.pair.candidate.policy
+    assert re.fullmatch(r"\d+ other layers", rows.Layer.iloc[-1])
+    total = sum(float(ms) for ms in rows[f"{policy}, ms"])
+    took = breakdown.by_layer(found.candidate).sum(axis=1).drop("(no operation)", errors="ignore")
+    assert total == pytest.approx(took.sum() * 1e3, rel=1e-3)
