@@ -3,12 +3,12 @@
 Seconds are those of the candidate's step in the sweep itself. A wait is lost in full, and so is
 what precision cannot shrink; of other work what it took more than it should under the policy. Where
 an ablation took a cause away, its measurement replaces that of the time breakdown, if it has an
-interval: a single run proves nothing.
+interval: a single run proves nothing. No second of the step is lost twice, see `within_the_step`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +55,8 @@ class Loss:
         effects: of the ablations that took the cause away.
         least: the share that is exceeded for certain, by what the traced steps and the repeats
             differ; NaN where nothing says how much they do.
+        replaces: the share that the trace alone gives to the cause, where what an ablation saved
+            counts in its place; NaN where the trace counts.
     """
 
     cause: "Cause"
@@ -65,6 +67,12 @@ class Loss:
     layers: tuple[str, ...] = ()
     effects: tuple[Effect, ...] = ()
     least: float = np.nan
+    replaces: float = np.nan
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is what an ablation saved."""
+        return not math.isnan(self.replaces)
 
 
 class Removed(NamedTuple):
@@ -141,6 +149,58 @@ class Case:
         share = seconds / self.pair.step_s
         return Loss(cause, float(seconds), float(share), float(spent_s), **evidence)
 
+    def saved(
+        self, cause: "Cause", removed: Removed, traced_s: float = 0.0, **evidence: Any
+    ) -> Loss:
+        """A loss of what an ablation saved, in place of the seconds that the trace gives to it."""
+        known = {"spent_s": math.nan, "effects": (removed.effect,)} | evidence
+        replaces = float(traced_s / self.pair.step_s)
+        return self.loss(cause, removed.seconds, replaces=replaces, **known)
+
+
+def within_the_step(case: Case, made: Iterable[Loss]) -> list[Loss]:
+    """The losses, as far as they fit into the step beside each other; those of 0 s left out.
+
+    What an ablation saved holds some of all that the trace tells apart, as XLA's code holds time of
+    the host: of that as much counts as the ablations leave of the step. Each of several was made
+    alone, and what two of them save is saved once: it counts with the larger. So does work that
+    two causes have which are cut out of rows of the breakdown; the rows themselves share none.
+    """
+    ordered = sorted((loss for loss in made if loss.seconds > 0), key=lambda x: -x.seconds)
+    measured = _fitting([loss for loss in ordered if loss.is_measured], 1.0)
+    traced = [loss for loss in ordered if not loss.is_measured]
+    traced.sort(key=lambda x: not x.cause.in_breakdown)
+    unexplained = case.of("unexplained").candidate_s.sum() / case.pair.step_s
+    room = 1 - sum(loss.replaces for loss in measured) - unexplained
+    part = left(measured)
+    kept = [*measured, *(_scaled(loss, part) for loss in _fitting(traced, room))]
+    return [loss for loss in kept if loss.seconds > 0]
+
+
+def _fitting(ordered: Iterable[Loss], room: float) -> list[Loss]:
+    """The losses, each no more than those before it leave of a share of the step."""
+    kept = []
+    for loss in ordered:
+        share = min(loss.share, max(room, 0.0))
+        kept.append(_scaled(loss, share / loss.share))
+        room -= share
+    return kept
+
+
+def left(made: Iterable[Loss]) -> float:
+    """The part of what the trace tells apart that is of the step which ablations leave.
+
+    The trace's own time of the causes that they took away is not in either.
+    """
+    measured = [loss for loss in made if loss.is_measured]
+    by_trace = 1 - sum(loss.replaces for loss in measured)
+    by_ablations = max(0.0, 1 - sum(loss.share for loss in measured))
+    return min(1.0, by_ablations / by_trace) if by_trace > 0 else 1.0
+
+
+def _scaled(loss: Loss, factor: float) -> Loss:
+    return replace(loss, seconds=loss.seconds * factor, share=loss.share * factor)
+
 
 def in_full(case: Case, cause: "Cause") -> Loss:
     """All the time that the breakdown gives to the cause, also where the baseline pays it too."""
@@ -177,8 +237,9 @@ def wait(case: Case, cause: "Cause") -> Loss | None:
         return case.loss(cause, spent, spent)
     if _mostly_beside(case, removed.seconds):
         return None
-    lost = removed.seconds or min(spent, removed.most)
-    return case.loss(cause, lost, spent, effects=(removed.effect,))
+    if removed.seconds:
+        return case.saved(cause, removed, spent, spent_s=spent)
+    return case.loss(cause, min(spent, removed.most), spent, effects=(removed.effect,))
 
 
 def beside(case: Case, cause: "Cause") -> Loss | None:
@@ -189,7 +250,7 @@ def beside(case: Case, cause: "Cause") -> Loss | None:
     removed = case.removed(cause)
     if removed is None or not (case.seconds.empty or _mostly_beside(case, removed.seconds)):
         return None
-    return case.loss(cause, removed.seconds, math.nan, effects=(removed.effect,))
+    return case.saved(cause, removed)
 
 
 def _mostly_beside(case: Case, saved_s: float) -> bool:
@@ -202,7 +263,7 @@ def by_ablation(case: Case, cause: "Cause") -> Loss | None:
     removed = case.removed(cause)
     if removed is None or not removed.seconds:
         return None
-    return case.loss(cause, removed.seconds, math.nan, effects=(removed.effect,))
+    return case.saved(cause, removed)
 
 
 def beyond_half(case: Case, cause: "Cause") -> Loss:
@@ -266,18 +327,27 @@ def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
     if removed and removed.seconds:
         asked = case.pair.candidate.float32_layers.split(",")
         named = tuple(name.strip() for name in asked)
-        effects = (removed.effect,)
-        return case.loss(cause, removed.seconds, np.nan, layers=named, effects=effects)
+        return case.saved(cause, removed, _saved_in_16_bits(case).sum(), layers=named)
     wide = case.wide
     if wide.empty:
         return None
-    took = {n: case.of(n).reindex(wide.index).fillna(0.0) for n in ("matrix", "memory", "casts")}
-    lost = sum(took[name].candidate_s * (1 - wide[name]) for name in wide)
-    whole = sum(took.values()).sum()
+    lost, whole = _saved_in_16_bits(case), sum(_in_layers(case, wide.index).values()).sum()
     layers = tuple(lost.sort_values(ascending=False).index[:MOST_LAYERS])
     seconds = min(lost.sum(), removed.most) if removed else lost.sum()
     known = {"layers": layers, "effects": (removed.effect,) if removed else ()}
     return case.loss(cause, seconds, whole.candidate_s, baseline_s=whole.baseline_s, **known)
+
+
+def _saved_in_16_bits(case: Case) -> pd.Series:
+    """Seconds by layer that those in more than 16 bits would save in 16, by the trace."""
+    took = _in_layers(case, case.wide.index)
+    return sum(took[name].candidate_s * (1 - case.wide[name]) for name in case.wide)
+
+
+def _in_layers(case: Case, layers: pd.Index) -> dict[str, pd.DataFrame]:
+    """Seconds of both by layer, of the rows of the breakdown that a layer's type changes."""
+    rows = ("matrix", "memory", "casts")
+    return {name: case.of(name).reindex(layers).fillna(0.0) for name in rows}
 
 
 def _wide(case: Case) -> pd.DataFrame:

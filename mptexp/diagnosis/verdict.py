@@ -18,7 +18,7 @@ from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofli
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN, LEAST_SHARE
 from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, effect, together
-from mptexp.diagnosis.losses import Case, Loss
+from mptexp.diagnosis.losses import Case, Loss, left, within_the_step
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -48,7 +48,8 @@ class Verdict:
             not known, or was measured to be exceeded by the same work.
         losses: the largest first.
         effects: of the ablations that were made.
-        unexplained: share of the step that no rule names; NaN without a time breakdown.
+        unexplained: share of the step that no rule names, of what ablations leave of it; NaN
+            without a time breakdown.
         missing: why there is no time breakdown; empty where there is one.
         hurtful: the ablations that made the candidate slower at another point of this model.
         other: whether the traced runs differ from the sweep's in more than being traced, or their
@@ -349,6 +350,7 @@ def _verdict(
     pair: Pair, traced: Sequence[Record | None], effects: list[Effect], other: bool
 ) -> Verdict:
     baseline, candidate = _both(traced)
+    lost = losses(pair, baseline, candidate, effects)
     return Verdict(
         pair=pair,
         baseline=baseline,
@@ -356,9 +358,9 @@ def _verdict(
         possible=roofline.possible_speedup(baseline, candidate)
         if baseline and candidate
         else math.nan,
-        losses=losses(pair, baseline, candidate, effects),
+        losses=lost,
         effects=effects,
-        unexplained=_unexplained(candidate),
+        unexplained=_unexplained(candidate) * left(lost),
         missing=_missing(traced),
         other=other,
     )
@@ -475,7 +477,7 @@ def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
 def _losses(
     pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]
 ) -> list[Loss]:
-    """What the step lost to what, the largest first."""
+    """What the step lost to what, the largest first; together no more than the step."""
     if baseline.rows.empty or candidate.rows.empty:
         nothing = _seconds(_traced(None), _traced(None), (0.0, 0.0))
         case = Case(pair, {}, {}, nothing, {}, tuple(effects))
@@ -485,7 +487,7 @@ def _losses(
         emulated = candidate.record["in_force"]["emulated"]
         causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]
     made = [loss for cause in causes if (loss := cause.loss(case, cause))]
-    return sorted((loss for loss in made if loss.seconds > 0), key=lambda x: -x.seconds)
+    return sorted(within_the_step(case, made), key=lambda x: -x.seconds)
 
 
 def _case(pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]) -> Case:

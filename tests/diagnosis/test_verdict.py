@@ -22,6 +22,7 @@ from mptexp.report.tables import why_tables
 from mptexp.spec.run import Run
 
 WAITS = loss("host", 0.3)
+DIAGNOSED = sorted(path.parent.name for path in PROJECT.glob("reports/published/*/diagnosis"))
 WHY = SweepDir(PROJECT / "reports/published/why-cpu")
 
 
@@ -43,6 +44,19 @@ def test_the_case_of_2020_on_a_cpu_is_emulation_not_input(verdicts):
     assert "repeats apart" in resident.flags
     assert np.isnan(gain.low)
     assert not any(loss.cause.name == "input" for loss in piped.blamed)
+
+
+@pytest.mark.parametrize("name", DIAGNOSED)
+def test_what_a_step_lost_is_no_more_than_the_step(name):
+    # The lie: "91 % of the step is lost to XLA's code; then 22 % is host and launch overhead".
+    for found in published(name).verdicts:
+        unexplained = 0.0 if math.isnan(found.unexplained) else found.unexplained
+        assert sum(one.share for one in found.losses) + unexplained <= 1 + 1e-9
+        assert found.losses == sorted(found.losses, key=lambda one: -one.seconds)
+        for one in found.losses:
+            if one.is_measured:
+                gain = one.effects[0].gains[found.pair.candidate.policy]
+                assert one.share == pytest.approx(1 - 1 / gain.estimate)
 
 
 def tried(batch_size, seed):

@@ -187,8 +187,9 @@ CAUSES = Section(
     "Causes",
     "What the step lost to what, largest first. A wait is lost in full, and so is what precision "
     "cannot shrink; memory-bound work as far as it took more than half of the baseline's. Where an "
-    "ablation removed a cause, its measurement replaces that of the time breakdown. *Projected "
-    "speedup if fixed*: over the baseline as it is, were the cause gone.",
+    "ablation removed a cause, its measurement replaces that of the time breakdown, and as much of "
+    "the other causes counts as it leaves of the step. *Projected speedup if fixed*: over the "
+    "baseline as it is, were the cause gone.",
     why_tables.cause_rows,
     "time breakdown",
 )
