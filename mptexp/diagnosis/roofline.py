@@ -23,8 +23,9 @@ def possible_speedup(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) 
 
     NaN without a valid peak.
 
-    Amdahl's law over layers: a layer with a kernel takes what it took alone (or in the step, where
-    that was less), any other its bytes at the copy bandwidth; the optimizer its variables' bytes.
+    Amdahl's law over layers: a layer with a kernel takes what it took alone, any other its bytes at
+    the copy bandwidth (or what it took in the step, where that was less: small arrays stay in a
+    cache); the optimizer its variables' bytes.
     """
     if not valid_peak(baseline, candidate):
         return math.nan
@@ -68,11 +69,14 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
         bandwidth: of a copy on the device, in bytes/s.
 
     Returns:
-        Index: layer. Columns: seconds, bound (arithmetic or memory), least_s (what the peaks of
-        arithmetic and copies allow; NaN where no rule knows the layer's arithmetic), flops, bytes,
-        took_s (in the step, by the time breakdown).
+        Index: layer. Columns: seconds (no more than took_s), bound (arithmetic or memory), least_s
+        (what the peaks of arithmetic and copies allow; NaN where no rule knows the layer's
+        arithmetic), flops, bytes, took_s (in the step, by the time breakdown; NaN where that does
+        not tell the layer).
     """
-    took = breakdown.rows(record).groupby("layer").seconds.sum()
+    traced = breakdown.rows(record)
+    took = traced.groupby("layer").seconds.sum()
+    updating = traced[(traced.layer == "") & (traced.part == "optimizer")].seconds.sum()
     peak = record["work"]["ceilings"]["matmul_flops_per_s"]
     rows = []
     for layer in record["work"]["layers"]:
@@ -82,7 +86,7 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
         rows.append(
             {
                 "layer": name,
-                "seconds": by_memory if pd.isna(alone) else min(alone, took.get(name, math.inf)),
+                "seconds": min(by_memory if pd.isna(alone) else alone, took.get(name, math.inf)),
                 "bound": "arithmetic" if by_arithmetic > by_memory else "memory",
                 "least_s": _least_s(layer, bandwidth, peak),
                 "flops": flops,
@@ -95,5 +99,7 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
     # Gradient, variable and moments: each read, all but the gradient written.
     touches = TOUCHES.get(record.get("parameters", {}).get("optimizer", ""), ADAM_TOUCHES)
     moved = touches * parameters * BYTES.get(record["in_force"].get("variable_dtype"), 4)
-    table.loc["optimizer"] = [moved / bandwidth, "memory", moved / bandwidth, 0.0, moved, math.nan]
+    least, took_s = moved / bandwidth, updating or math.nan
+    seconds = min(least, updating or math.inf)
+    table.loc["optimizer"] = [seconds, "memory", least, 0.0, moved, took_s]
     return table

@@ -41,6 +41,24 @@ def test_a_layer_needs_what_it_takes_alone_or_its_bytes():
     assert roofline.layers(unknown, 1e9).bytes["optimizer"] == 7 * 1000 * 4
 
 
+def test_no_layer_needs_more_than_it_took():
+    # The lie: 0.100 ms "at best, no more than it took in the step", of a layer that took 0.02.
+    table = roofline.layers(record(1e10, LAYERS, rows=[("conv", 0.3), ("relu", 0.02)]), 1e9)
+    assert table.seconds["relu"] == pytest.approx(0.02)
+    assert table.least_s["relu"] == pytest.approx(0.1)  # what the peaks say stays what it was
+    absent = roofline.layers(record(1e10, LAYERS, rows=ROWS[:1]), 1e9)  # fused with another
+    assert absent.seconds["relu"] == pytest.approx(0.1)
+    assert absent.seconds["optimizer"] == pytest.approx(7 * 1000 * 4 / 1e9)
+
+
+@pytest.mark.parametrize(("took_s", "seconds"), [(1e-5, 1e-5), (1e-4, 2.8e-5)])
+def test_the_optimizer_needs_no_more_than_it_took(took_s, seconds):
+    updated = record(1e10, LAYERS, rows=ROWS)
+    row = {**updated["profile"]["rows"][0], "layer": "", "part": "optimizer", "seconds": took_s}
+    updated["profile"]["rows"].append(row)
+    assert roofline.layers(updated, 1e9).seconds["optimizer"] == pytest.approx(seconds)
+
+
 def test_a_layer_kept_in_float32_needs_what_it_takes_in_16_bits():
     kept = [layer("conv", 1e9, 1e6, alone_s=0.4, alone_low_s=0.1)]
     assert roofline.layers(record(1e10, kept, rows=ROWS), 1e9).seconds["conv"] == 0.1

@@ -59,6 +59,15 @@ def test_what_a_step_lost_is_no_more_than_the_step(name):
                 assert one.share == pytest.approx(1 - 1 / gain.estimate)
 
 
+@pytest.mark.parametrize("name", DIAGNOSED)
+def test_no_layer_takes_more_at_best_than_it_took_in_the_step(name):
+    for found in published(name).verdicts:
+        for row in why_tables.layer_rows(found).to_dict("records"):
+            for policy in found.records:
+                best, took = row.get(f"{policy}, at best", "–"), row[f"{policy}, ms"]
+                assert "–" in (best, took) or float(best) <= float(took)
+
+
 def tried(batch_size, seed):
     """A pair with one ablation in three blocks that changes nothing; and its records."""
     base = Run(gpu_model="GPU", policy="float32", batch_size=batch_size)
