@@ -188,8 +188,9 @@ CAUSES = Section(
     "What the step lost to what, largest first. A wait is lost in full, and so is what precision "
     "cannot shrink; memory-bound work as far as it took more than half of the baseline's. Where an "
     "ablation removed a cause, its measurement replaces that of the time breakdown, and as much of "
-    "the other causes counts as it leaves of the step. *Projected speedup if fixed*: over the "
-    "baseline as it is, were the cause gone.",
+    "the other causes counts as it leaves of the step. *Projected speedup of the step if fixed*: "
+    "the candidate's own step over that step without these milliseconds; not over the baseline, "
+    "whose step a change may make shorter, too.",
     why_tables.cause_rows,
     "time breakdown",
 )

@@ -8,6 +8,7 @@ from verdicts import GAINS, PAIR, loss, verdict
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations, breakdown
 from mptexp.diagnosis.effects import Effect
+from mptexp.report.answers import why
 from mptexp.report.tables import why_tables
 
 
@@ -15,6 +16,17 @@ def test_the_gain_to_expect_is_the_step_without_the_cause():
     (row,) = why_tables.cause_rows(verdict(loss("input", 0.5))).to_dict("records")
     assert row["Projected speedup of the step if fixed"] == "up to 2.00×"  # than now
     assert row["Share"] == "50 %"
+
+
+@pytest.mark.parametrize("speedup", [0.5, 2.0])
+def test_the_note_says_of_which_step_the_gain_to_expect_is(speedup):
+    # The lie: "over the baseline as it is", above a column that the baseline has no part in.
+    pair = replace(PAIR, speedup=Contrast(speedup, 0.9 * speedup, 1.1 * speedup, 5))
+    found = replace(verdict(loss("input", 0.5)), pair=pair)
+    name = "Projected speedup of the step if fixed"
+    assert [row[name] for row in why_tables.cause_rows(found).to_dict("records")] == ["up to 2.00×"]
+    assert f"*{name}*: the candidate's own step over that step without" in why.CAUSES.note
+    assert "not over the baseline" in why.CAUSES.note
 
 
 def test_an_ablation_that_failed_says_how():
