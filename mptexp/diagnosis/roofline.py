@@ -35,7 +35,7 @@ def possible_speedup(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) 
 
 def of_pair(*records: Mapping[str, Any]) -> list[pd.DataFrame]:
     """`layers` of records of the same device, at the best bandwidth that any of them measured."""
-    bandwidth = _bandwidth(*records)
+    bandwidth = best_bandwidth(*records)
     return [layers(record, bandwidth) for record in records]
 
 
@@ -46,13 +46,14 @@ def least_s(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.Ser
     """
     if not valid_peak(baseline, candidate):
         return pd.Series(dtype=float)
-    bandwidth = _bandwidth(baseline, candidate)
+    bandwidth = best_bandwidth(baseline, candidate)
     peak = candidate["work"]["ceilings"]["matmul_flops_per_s"]
     least = {x["layer"]: _least_s(x, bandwidth, peak) for x in candidate["work"]["layers"]}
     return pd.Series(least, dtype=float)
 
 
-def _bandwidth(*records: Mapping[str, Any]) -> float:
+def best_bandwidth(*records: Mapping[str, Any]) -> float:
+    """Bytes/s of a copy, as any of the records of a device measured it: no policy changes it."""
     return max(record["work"]["ceilings"]["copy_bytes_per_s"] for record in records)
 
 

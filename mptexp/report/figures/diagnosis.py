@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mptexp.diagnosis import roofline
 from mptexp.diagnosis.causes import BREAKDOWN, LABELS
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.figures import style
@@ -62,8 +63,9 @@ def _caption_time(verdict: Verdict) -> str:
 def roofline_by_layer(verdict: Verdict) -> Figure:
     """Achieved arithmetic by arithmetic intensity, a dot per layer, a roof per policy.
 
-    The roof is the lesser of the measured matrix product and copy bandwidth times intensity. Source
-    of the model: S. Williams, A. Waterman, D. Patterson, Roofline, CACM 52(4), 2009.
+    The roof is the lesser of the measured matrix product and copy bandwidth times intensity, at the
+    bandwidth that tells what bounds a layer: a dot left of its ridge is bound by memory. Source of
+    the model: S. Williams, A. Waterman, D. Patterson, Roofline, CACM 52(4), 2009.
     """
     figure, (axis,) = style.new(4.2)
     records = verdict.records
@@ -71,9 +73,10 @@ def roofline_by_layer(verdict: Verdict) -> Figure:
     dots = {p: table[(table.flops > 0) & (table.took_s > 0)] for p, table in needs.items()}
     intensity = pd.concat([table.flops / table.bytes for table in dots.values()])
     ends = np.geomspace(intensity.min() / 2, intensity.max() * 2, 100)
+    bandwidth = roofline.best_bandwidth(*records.values())
     for policy, table in dots.items():
-        top = records[policy]["work"]["ceilings"]
-        roof = np.minimum(top["matmul_flops_per_s"], top["copy_bytes_per_s"] * ends)
+        peak = records[policy]["work"]["ceilings"]["matmul_flops_per_s"]
+        roof = np.minimum(peak, bandwidth * ends)
         axis.plot(ends, roof / 1e9, color=COLOURS[policy], linewidth=1.6)
         achieved = table.flops / table.took_s / 1e9
         look = {"color": COLOURS[policy], "marker": MARKERS[policy], "alpha": 0.8, "linewidth": 0}
@@ -91,8 +94,8 @@ def _caption_roofline(verdict: Verdict) -> str:
         for policy, t in why_tables.needs_by_layer(verdict).items()
     ]
     return (
-        "A dot is a layer, a line the measured roof of its policy. Bound by memory: "
-        f"{wording.listed(bound)} (the optimizer counts as one)."
+        "A dot is a layer, a line the measured roof of its policy, at the better copy bandwidth of "
+        f"both. Bound by memory: {wording.listed(bound)} (the optimizer counts as one)."
     )
 
 

@@ -27,6 +27,19 @@ def test_no_layer_is_drawn_far_above_its_roof(sweep):
     assert sum(len(dots.get_offsets()) for dots in axis.collections) > 10
 
 
+def test_a_layer_stands_on_the_side_of_its_ridge_that_the_caption_counts(sweep):
+    # The lie: conv2d counted as bound by arithmetic, its dot left of the ridge of its roof.
+    for found in (one for one in sweep.verdicts if one.traced and why_tables.names_layers(one)):
+        (axis,) = diagnosis.roofline_by_layer(found).axes
+        needs = why_tables.needs_by_layer(found).values()
+        for line, dots, table in zip(axis.lines, axis.collections, needs, strict=True):
+            intensity, roof = line.get_data()
+            ridge = roof.max() / (roof[0] / intensity[0])
+            drawn = table[(table.flops > 0) & (table.took_s > 0)]
+            left = [x < ridge for x, _ in dots.get_offsets()]
+            assert left == list(drawn.bound == "memory")
+
+
 def test_a_pair_that_was_not_traced_has_no_figure(sweep):
     names = [figure.name for figure in registry.figures(sweep)]
     traced = [f"time_by_cause_{n}" for n, v in enumerate(sweep.verdicts, 1) if v.traced]
