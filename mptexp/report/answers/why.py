@@ -84,11 +84,16 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
 def _possible(verdict: Verdict) -> str:
     if math.isnan(verdict.possible):
         return ""
-    if f"{max(verdict.possible, 1 / verdict.possible):.2g}" == "1":
+    about = _roughly(max(verdict.possible, 1 / verdict.possible))
+    if about == "1":
         return ", where its layers alone would take about the same time on this device"
-    if verdict.possible < 1:
-        return f", where its layers alone would be about {1 / verdict.possible:.2g}× slower"
-    return f", where its layers alone would be about {verdict.possible:.2g}× faster"
+    how = "slower" if verdict.possible < 1 else "faster"
+    return f", where its layers alone would be about {about}× {how}"
+
+
+def _roughly(ratio: float) -> str:
+    """To two digits, a large one without an exponent of ten: 1.9, 12, 120, 1,400."""
+    return wording.digits(float(f"{ratio:.2g}"))
 
 
 def _explanation(verdict: Verdict) -> str:

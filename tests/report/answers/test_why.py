@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 from builders import published
 from verdicts import GAINS, NAN, loss, verdict
 
@@ -41,6 +42,24 @@ def test_the_sentence_ranks_causes_with_their_proof():
         "input (with the batch on the device it is 2.40× faster [2.30, 2.50]); then 14 % (1.4 ms) "
         "is memory-bound work that 16 bits did not halve."
     )
+
+
+@pytest.mark.parametrize(
+    ("possible", "said"),
+    [
+        (1.04, "take about the same time on this device"),
+        (0.97, "take about the same time on this device"),
+        (1.06, "be about 1.1× faster"),
+        (99.4, "be about 99× faster"),
+        (99.6, "be about 100× faster"),
+        (1 / 123, "be about 120× slower"),
+        (1355.0, "be about 1,400× faster"),
+    ],
+)
+def test_what_layers_alone_would_take_is_said_without_an_exponent(possible, said):
+    # The lie: "about 1.2e+02× slower", which few read.
+    found = verdict(loss("host", 0.5), possible=possible)
+    assert f", where its layers alone would {said}: " in why.sentence(found)
 
 
 def test_with_no_cause_of_weight_it_blames_nothing_and_shows_the_remainder():
