@@ -21,6 +21,8 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import documents
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.fields import shown
+from mptexp.spec.given import resolved
 from mptexp.spec.grid import Sweep
 from mptexp.spec.terminal import visible
 
@@ -220,8 +222,8 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
     from mptexp.analysis import sweep_tables
     from mptexp.api.results import Results, filled, speedups
 
-    if table not in TABLES:
-        raise ParamsError(f"table {table!r}: unknown; allowed: {', '.join(TABLES)}")
+    if not isinstance(table, str) or table not in TABLES:
+        raise ParamsError(f"table {shown(table)}: unknown; allowed: {', '.join(TABLES)}")
     place = SweepDir(resolved(directory))
     tables = sweep_tables.load(place)
     for sentence in tables.damaged:
@@ -241,18 +243,12 @@ def record(directory: Place, run_id: str) -> Record:
     Raises:
         ParamsError: if there is no such record, or it is damaged.
     """
+    if not isinstance(run_id, str) or Path(run_id).name != run_id:
+        raise ParamsError(f"run_id is {shown(run_id)}; allowed: a text, as `load` gives them")
     try:
         return Record(store.read_record(SweepDir(resolved(directory)).record(run_id)))
     except store.RecordError as error:
         raise ParamsError(visible(str(error))) from None
-
-
-def resolved(path: Place) -> Path:
-    """Returns a path that begins in the working folder, or in the one above it."""
-    wanted = Path(path).expanduser()
-    first = Path(*wanted.parts[:1])
-    above = not first.exists() and (Path("..") / first).exists()
-    return Path("..") / wanted if above else wanted
 
 
 def answer(directory: Place) -> "Markdown":
@@ -285,11 +281,18 @@ def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataF
     Raises:
         ParamsError: if no point was measured well in both.
     """
-    sides = [[side] if isinstance(side, str | os.PathLike) else side for side in (a, b)]
-    made = commands.compared(*([resolved(place) for place in side] for side in sides))
+    made = commands.compared(_sessions(a), _sessions(b))
     for sentence in made.faults:
         warnings.warn(visible(sentence), stacklevel=2)
     return made.points
+
+
+def _sessions(side: Any) -> list[Path]:
+    """The directories of one side of a comparison: one, or a list of several."""
+    places = list(side) if isinstance(side, list | tuple | set) else [side]
+    if not places:
+        raise ParamsError("a list of sweeps is empty; allowed: one directory or more")
+    return [resolved(place) for place in places]
 
 
 # --- why a policy was faster, or was not -----------------------------------------------------
@@ -349,6 +352,8 @@ def explain(
     """
     from mptexp.report import explanation
 
+    if not isinstance(documents.native(pair), int):
+        raise ParamsError(f"pair is {shown(pair)}; allowed: an integer, as the result lists them")
     directory = SweepDir(resolved(place))
     if other is None and not _may_hold_traces(directory):
         return explanation.explanation(directory, pair)

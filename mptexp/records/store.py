@@ -1,5 +1,6 @@
 """Writing and reading records: atomically, in publishable form, and checked as data."""
 
+import errno
 import glob
 import hashlib
 import json
@@ -85,7 +86,11 @@ def _harmless(column: "pd.Series") -> "pd.Series":
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Writes a record atomically, without host, user and home names, NaN as null."""
+    """Writes a record atomically, without host, user and home names, NaN as null.
+
+    Raises:
+        OSError: where it cannot be written, or is larger than what is read; nothing is replaced.
+    """
     _write(path, scrub(_plain(record)))
 
 
@@ -100,7 +105,11 @@ def amend_record(path: Path, record: Mapping[str, Any], **changes: Any) -> None:
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     signed = {**record, "digest": digest(record)}
-    write_text(path, json.dumps(signed, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    text = json.dumps(signed, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    if len(text.encode()) > files.MOST_BYTES:
+        size = f"{files.MOST_BYTES / 2**20:g} MiB"
+        raise OSError(errno.EFBIG, f"Is larger than {size}, the most that is read", str(path))
+    write_text(path, text)
 
 
 # What a record is given when it is written or read.

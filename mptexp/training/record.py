@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mptexp.records import instruments, interference, privacy, schema, store
+from mptexp.records import instruments, interference, privacy, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
 from mptexp.spec.project import PROJECT
@@ -59,6 +59,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
     run = outcome.run.resolved()
     what = identity(run, outcome.card, outcome.effective)
     checks = instruments.known(what)
+    samples, thinned = step_times.thinned(outcome.samples)
     return {
         **schema.bare(run, notebook),
         "in_force": outcome.effective,
@@ -78,10 +79,11 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
             *_flags(outcome),
             *arithmetic.flags(outcome.run, outcome.effective),
             *interference.marks(outcome.sensors),
+            *step_times.shortened(1, thinned),
             *outcome.notes,
         ],
         "readings": _sensors(outcome),
-        "samples": outcome.samples,
+        "samples": samples,
         "work": outcome.work,
         **({"profile": outcome.profile} if outcome.profile else {}),
         **({"exponents": outcome.exponents} if outcome.exponents else {}),

@@ -7,36 +7,34 @@ is named in its record, from which nothing is claimed.
 
 import fcntl
 import importlib.util
-import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import documents, fields, given
 from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.policies import (
-    EFFECTIVE_SHARE,
-    POLICY_ROWS,
-    Policy,
-    share_mark,
-    without_kernels,
-)
+from mptexp.spec.policies import POLICY_ROWS, without_kernels
 from mptexp.spec.run import LEAST_STEPS, Run
-from mptexp.training import capability, environment
+from mptexp.training import environment, timed_policy
 from mptexp.training.backends import backend
 from mptexp.training.measure import sensors
 
 WINDOW_S = 0.2  # as of the step clock
 SINGLE = 5  # the first windows hold one step each, so that compilation shows
+TRAINABLE = tuple(row.name for row in POLICY_ROWS.values() if not row.inference_only)
 LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebook")
 # The parameters of a run that are known of a script; of Keras's `fit` also the frontend.
 KNOWN = ("gpu_model", "backend", "dataset", "model", "policy", "batch_size", "phase", "block")
+ONE_EACH = "allowed: a timer for each training, of `fit` or of a loop"
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"
@@ -65,10 +63,12 @@ class StepTimer:
             `lambda: jax.block_until_ready(state)`. PyTorch, TensorFlow and Keras have their own.
         batch_size: images in a step, without which nothing can be recorded.
         policy: the precision of a loop, a name of `mptexp.policies()`; of Keras's model read back.
-        backend: tensorflow, jax or torch; by default Keras's, or the framework that was imported.
+        backend: tensorflow, jax or torch; by default Keras's in `fit`, and in a loop the framework
+            that was imported, where it is the only one.
 
     Attributes:
-        windows: windows of steps in order, as a record holds them: first_step, steps, seconds.
+        windows: windows of steps in order: first_step, steps, seconds; a record of hours holds
+            several of them as one, and `timing` is of these.
     """
 
     _first: ClassVar[object | None] = None  # the first steps that were timed in this process
@@ -80,17 +80,21 @@ class StepTimer:
         policy: str | None = None,
         backend: str | None = None,
     ) -> None:
-        _refuse_unknown("policy", policy, tuple(POLICY_ROWS))
+        _refuse_unknown("policy", policy, TRAINABLE)
         _refuse_unknown("backend", backend, BACKENDS)
         if synchronize is not None and not callable(synchronize):
             raise ParamsError(f"synchronize is {synchronize!r}; allowed: a function to call")
-        if batch_size is not None and not (type(batch_size) is int and batch_size > 0):
-            raise ParamsError(f"batch_size is {batch_size!r}; allowed: an integer from 1")
-        self._synchronize, self._batch_size, self._policy = synchronize, batch_size, policy
-        self.backend = backend or ""  # until it is known
+        size = None if batch_size is None else documents.native(batch_size)
+        if size is not None and (wrong := fields.fault(Run, "batch_size", size)):
+            raise ParamsError(wrong[1])
+        self._synchronize, self._batch_size, self._policy = synchronize, size, policy
+        self._said = backend or ""
+        self.backend = self._said  # empty until it is known
         self.model: Any = None
         self.params: Mapping[str, Any] = {}
         self._sampler: sensors.Sampler | None = None
+        self._device = "cpu"  # cpu or gpu
+        self._open = threading.Lock()  # while a loop's step is
         self._anew()
 
     def _anew(self) -> None:
@@ -99,12 +103,15 @@ class StepTimer:
         self._opened: list[float] = []
         self._step, self._size, self._first, self._began = 0, 1, 0, 0.0
         self._at_once = 1  # steps that begin together
+        self._blind = 0  # windows that ended before the framework was known
         self._samples: list[sensors.Sample] = []
         self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began
         self._other_batch = ""
+        self._looked = False  # at what the first step of a `fit` has told
+        self._state = ""  # of the model
         self._steps = object()  # names them, of one model
-        self._peak_before: int | None = None  # of whatever this process did before the first step
-        self._peak: int | None = None
+        self._peak_begun: int | None = None  # when the window began
+        self._peak: int | None = None  # where steps raised it
 
     # --- a loop -----------------------------------------------------------------------------------
 
@@ -116,50 +123,77 @@ class StepTimer:
         a batch between two; the last step, after which none begins, belongs to none.
 
         Raises:
-            ParamsError: in JAX without `synchronize`.
+            ParamsError: in JAX without `synchronize`; where several frameworks are imported, and
+                none of them was named; within another step, also of another thread; after a `fit`.
         """
-        self._advance(1)
+        if self.model is not None:
+            raise ParamsError(f"the steps of `fit` were timed by it; {ONE_EACH}")
+        if not self._open.acquire(blocking=False):
+            raise ParamsError(
+                "a step of this timer has not ended; allowed: one step after the other, and a "
+                "timer for each loop"
+            )
         try:
+            self._advance(1)
             yield
         except BaseException:
             self.pause()
             raise
+        finally:
+            self._open.release()
 
     def _advance(self, at_once: int, last: bool = False) -> None:
         """A step begins, or several at once; `last` if no other begins before a pause."""
+        self._over(last)
+        self._at_once = at_once
+        self._begin()
+
+    def _over(self, last: bool) -> None:
+        """What began before has ended, and with it a window that is full or the last."""
         if self._began:
             self._step += self._at_once
             if last or self._step - self._first >= self._size:
                 self._close()
-        self._at_once = at_once
-        self._begin()
 
     def pause(self) -> None:
         """Lets what follows until the next step, such as an evaluation, belong to no step.
 
         Nor does the last step, or the window that it is in: nothing says when the device ended it.
+        The next windows are shorter, or a loop with many pauses would fill none.
         """
+        if self._began:
+            self._read_peak()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Ends the steps without a word of their memory: it may be long after the last of them."""
         self._step += self._at_once if self._began else 0
+        if self._began and self._step - self._first > self._at_once:
+            self._size = max(1, self._size // 2)
         self._began = 0.0
 
     def _begin(self) -> None:
         if self._sampler is None or not self._sampler.is_alive():
             self._end()  # what the sensors read before is kept
-            self.backend = self.backend or _imported()
-            self._refuse_unwaited()
-            self._sampler = sensors.Sampler(self._kind())
-            if self._peak_before is None:
-                self._peak_before = self._peak_now()
-                StepTimer._first = StepTimer._first or self._steps
+            self._began = 0.0  # to start them again belongs to no step
+            self._know()
+            self._device = self._kind()
+            self._sampler = sensors.Sampler(self._device)
+            StepTimer._first = StepTimer._first or self._steps
             self._sampler.start()
         if not self._began:
-            self._wait()
+            if self._step or self._synchronize is None:  # it names what a step makes
+                self._wait()
+            self._peak_begun = self._peak_now()
             self._first, self._began = self._step, time.perf_counter()
 
     def _close(self) -> None:
         """Ends a window; the next one begins with the next step."""
+        self._know()
+        self._blind += not self.backend
         self._wait()
         seconds = time.perf_counter() - self._began
+        self._read_peak()
         steps = self._step - self._first
         self.windows.append({"first_step": self._first, "steps": steps, "seconds": seconds})
         self._opened.append(self._began)
@@ -167,6 +201,20 @@ class StepTimer:
         if len(self.windows) > SINGLE and full and seconds < WINDOW_S / 2:
             self._size *= 2
         self._began = 0.0
+
+    def _know(self) -> None:
+        """Takes the framework of a loop, which one of its first steps may be the first to import.
+
+        Raises:
+            ParamsError: where several are imported, or launches would be timed.
+        """
+        before, sure = self.backend, self.backend and len(self.windows) >= SINGLE
+        if not (self._said or self.model is not None or sure):
+            self.backend = _imported()
+        self._refuse_unwaited()
+        if self._sampler is not None and self.backend != before:
+            self._end()  # the next step begins with sensors of its device
+            self._samples = []
 
     def _wait(self) -> None:
         if self._synchronize is not None:
@@ -191,9 +239,15 @@ class StepTimer:
     # --- Keras ------------------------------------------------------------------------------------
 
     def set_model(self, model: Any) -> None:
-        """Keras's hook: the model whose steps are timed; those of another are forgotten."""
+        """Keras's hook: the model whose steps are timed; those of another are forgotten.
+
+        Raises:
+            ParamsError: after steps of a loop.
+        """
         import keras
 
+        if self.model is None and (self._began or self._step):
+            raise ParamsError(f"the steps of a loop were timed by it; {ONE_EACH}")
         if self.model is not None and model is not self.model:
             self._end()
             self._anew()
@@ -204,17 +258,59 @@ class StepTimer:
         self.params = params or {}
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Keras's hook: an earlier `fit` may have ended in the middle of a window."""
+        """Keras's hook: an earlier `fit` may have ended in the middle of a window.
+
+        Its steps are forgotten where the model has been changed since.
+        """
         self.pause()
-        self._of_epoch = None
+        self._of_epoch, self._looked = None, False
+        state = self._model_state()
+        if self._state and state != self._state:
+            self._end()
+            self._anew()
+        self._state = state
+
+    def _model_state(self) -> str:
+        """What decides how long a step of the model takes; empty before it is built."""
+        if not getattr(self.model, "built", False):
+            return ""
+        from mptexp.training import timed_model
+
+        return timed_model.state(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Keras's hook: of a step, or of as many as `steps_per_execution`."""
         at_once = int(getattr(self.model, "steps_per_execution", 1) or 1)
         total = self.params.get("steps")  # of an epoch; None where that is not known yet
+        if batch and not self._looked:
+            self._over(last=True)
+            self._look(batch)
         if batch == 0 or self._of_epoch:
             self._of_epoch = (batch, min(batch + at_once, total or batch + at_once))
         self._advance(at_once, last=total is not None and batch + at_once >= total)
+
+    def _look(self, steps: int) -> None:
+        """Looks at a model after its first steps: they built it, and their batches were full."""
+        self._looked, self._state = True, self._state or self._model_state()
+        images = self._examples()
+        if images and images != steps * (self._batch_size or 0):
+            self._note_batch(images, steps)
+
+    def _examples(self) -> int | None:
+        """How many images this epoch has had; None where that is not known, or to be known."""
+        if self._batch_size is None:
+            return None
+        from mptexp.training import timed_model
+
+        return timed_model.examples(self.model)
+
+    def _note_batch(self, images: int, steps: int) -> None:
+        """Keeps that another batch size was said than that of `fit`; what was seen first says it.
+
+        The last batch of an epoch may be smaller, so that its first one tells more.
+        """
+        of = f"{steps} step{'s' * (steps != 1)}"
+        self._other_batch = self._other_batch or f"{images} images in {of}"
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
@@ -223,18 +319,15 @@ class StepTimer:
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Keras's hook: validation, before which alone the epoch's images are counted."""
+        self.pause()
         self._count_images()
 
     def _count_images(self) -> None:
         """Holds the size of the batches that Keras was given against the one that was said."""
         (ended, begun), self._of_epoch = self._of_epoch or (0, 0), None
-        if not begun or self._batch_size is None:
-            return
-        from mptexp.training import timed_model
-
-        images = timed_model.examples(self.model)
-        if images and not ended * self._batch_size < images <= begun * self._batch_size:
-            self._other_batch = f"{images} images in {begun} steps"
+        images, size = self._examples() if begun else None, self._batch_size or 0
+        if images and not ended * size < images <= begun * size:
+            self._note_batch(images, begun)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras's hook: the sensors are read no more."""
@@ -263,9 +356,8 @@ class StepTimer:
         if self._sampler is not None:
             if self._sampler.is_alive():
                 self._sampler.__exit__()
-            self._samples += self._sampler.samples
+            self._samples += sensors.begun(self._sampler.samples)
             self._sampler = None
-            self._peak = self._peak_now()
 
     def timing(self) -> dict[str, Any]:
         """The figures of the steps: step_s, step_s_low, step_s_high, step_ci, first_step_s, ...
@@ -273,7 +365,7 @@ class StepTimer:
         Raises:
             ParamsError: where too few steps were timed.
         """
-        windows = self._windows()
+        windows = step_times.joined(self._windows())[0]
         if len(windows) < LEAST_STEPS:
             raise ParamsError(
                 f"{len(windows)} windows of steps were timed; allowed: at least {LEAST_STEPS}, "
@@ -288,13 +380,16 @@ class StepTimer:
         """Writes what was measured as a run of a sweep's directory, and returns the record's path.
 
         `mptexp report` and `mptexp compare` take it beside others; nothing is claimed from it.
+        The directory is found as `mptexp.load` finds it: see its module for a relative path.
         What was recorded there before under the same parameters is kept under `superseded`.
 
         Raises:
             ParamsError: where too few steps were timed, the batch size is not known or another than
-                that of `fit`, the model's precision is none of `mptexp.policies()`, no framework is
-                known, or nothing can be written there.
+                that of `fit`, the model's precision is none of `mptexp.policies()` or another than
+                the one that was said, no framework is known, or nothing can be written there.
         """
+        place = SweepDir(given.resolved(directory))
+        self._drop()  # it may be called between two steps
         self._end()
         if self._batch_size is None:
             raise ParamsError("batch_size is None; a record needs it: StepTimer(batch_size=32)")
@@ -304,14 +399,17 @@ class StepTimer:
                 "allowed: the batch size that `fit` has"
             )
         timing, card = self.timing(), environment.card(self._framework())
+        self._refuse_changed()
         run = self._run(card)
         run_id = run.run_id(schema.FOREIGN)
         windows = self._windows()
         steady = step_times.warmup_windows(windows)
         spans = [(b, b + w.seconds) for b, w in zip(self._opened, windows, strict=True)][steady:]
-        samples = self._samples
+        samples = sensors.between(self._samples, spans)
         readings = sensors.summary(samples, spans, card["kind"])
-        known, policy = self._effective(run, card), POLICY_ROWS[run.policy]
+        kept, joined = step_times.joined(windows)
+        samples, thinned = step_times.thinned(samples)
+        known, policy = timed_policy.effective(run, self.model, card), POLICY_ROWS[run.policy]
         content = {
             **schema.bare(run, schema.FOREIGN),
             "in_force": known,
@@ -320,34 +418,48 @@ class StepTimer:
             "environment": card,
             "lacks": [*LACKS, *self._unknown()],
             "timing": timing | {"images_per_s": run.batch_size / timing["step_s"]},
-            "windows": self.windows,
+            "windows": [asdict(window) for window in kept],
             "history": [],
             "marks": [
                 NOTE,
                 *environment.without_onednn(self._framework(), card),
-                *self._partly(policy),
+                *timed_policy.partly(self.model, policy),
                 *without_kernels(policy.compute_dtype, known.get("reference", [])),
                 *interference.marks(readings),
+                *step_times.shortened(joined, thinned),
             ],
             "readings": readings,
             "samples": samples,
             "peak_memory_bytes": self._own_peak(),
             "ended_at": schema.now(),
         }
-        place = SweepDir(Path(directory))
         try:
             self._write(place, run_id, content)
         except OSError as error:
-            raise ParamsError(f"{directory}: cannot be written: {error.strerror}") from error
+            raise ParamsError(f"{place.root}: cannot be written: {error.strerror}") from error
         return place.record(run_id)
+
+    def _refuse_changed(self) -> None:
+        """Refuses a model that was changed since its steps were timed: a record is of now.
+
+        Raises:
+            ParamsError: then.
+        """
+        if self.model is not None and self._state and self._state != self._model_state():
+            raise ParamsError(
+                "the model's policies, layers or compilation were changed since its steps were "
+                "timed; allowed: to record before that, or after a `fit` of what it is now"
+            )
 
     def _framework(self) -> str:
         """The backend of a record, which can say on which device it computes."""
         self.backend = self.backend or _imported()
-        if not self.backend:
+        if not self.backend or self._blind:
+            why = f"was imported before {self._blind} windows ended" if self.backend else ""
             raise ParamsError(
-                "backend is None, and no framework was imported; a record needs the one that the "
-                f"steps ran in: StepTimer(backend='jax'), or one of {', '.join(BACKENDS)}"
+                f"backend is None, and no framework {why or 'was imported'}; a record needs the "
+                f"one that the steps ran in: StepTimer(backend='jax'), or one of "
+                f"{', '.join(BACKENDS)}"
             )
         if self.backend not in sys.modules and importlib.util.find_spec(self.backend) is None:
             raise ParamsError(f"backend {self.backend}: is not installed, so no step ran in it")
@@ -376,7 +488,9 @@ class StepTimer:
             before = store.read_record(path)["windows"]
         except (store.RecordError, LookupError):
             return False
-        return bool(before) and before == self.windows[: len(before)]
+        # A long record joins those that follow; the clock gives no two such trainings.
+        first = before[: step_times.APART]
+        return bool(before) and first == self.windows[: len(first)]
 
     def _kind(self) -> str:
         """Of the device; without a framework nothing uses a GPU, and none is imported to ask."""
@@ -384,18 +498,20 @@ class StepTimer:
         return str(environment.device(self.backend)["kind"]) if known else "cpu"
 
     def _peak_now(self) -> int | None:
-        kind = self._kind()
-        return sensors.peak_memory_bytes(kind) if self.model is not None or kind == "cpu" else None
+        known = self.model is not None or self._device == "cpu"
+        return sensors.peak_memory_bytes(self._device) if known else None
+
+    def _read_peak(self) -> None:
+        """Keeps the peak of memory where steps have raised it, not an evaluation between them."""
+        now, begun = self._peak_now(), self._peak_begun
+        self._peak = now if now is not None and begun is not None and now > begun else self._peak
 
     def _own_peak(self) -> int | None:
         """The peak, where these steps reached it: a process's peak never falls again.
 
         Of a second training it would hold what the first has left behind.
         """
-        before, after = self._peak_before, self._peak
-        if before is None or after is None or StepTimer._first is not self._steps:
-            return None
-        return after if after > before else None
+        return self._peak if StepTimer._first is self._steps else None
 
     def _run(self, card: Mapping[str, Any]) -> Run:
         """The parameters of a run, as far as they are known of a foreign script.
@@ -407,7 +523,7 @@ class StepTimer:
             backend=self.backend,
             dataset="folder:foreign",
             model=self._named(),
-            policy=self._policy or self._read_policy(card),
+            policy=timed_policy.named(self._policy, self.model, self.backend, card),
             batch_size=self._batch_size or 1,
         )
 
@@ -423,83 +539,17 @@ class StepTimer:
 
         return f"foreign:model_{timed_model.fingerprint(self.model)}"
 
-    def _read_policy(self, card: Mapping[str, Any]) -> str:
-        """The policy of the layers that do most of the model's arithmetic, see `timed_model`."""
-        if self.model is None:
-            raise ParamsError(
-                "policy is None, and of a loop nothing tells it; a record needs it: "
-                f"StepTimer(policy='mixed_float16'), or one of {', '.join(POLICY_ROWS)}"
-            )
-        from mptexp.training import timed_model
-
-        counts = timed_model.policies(self.model)
-        named = max(counts, key=lambda name: counts[name], default="float32")
-        if named not in POLICY_ROWS:
-            raise ParamsError(f"the model's policy is {named}; allowed: {', '.join(POLICY_ROWS)}")
-        return self._usual(card) if named == "float32" else named
-
-    def _usual(self, card: Mapping[str, Any]) -> str:
-        """What Keras's float32 is here: TF32, where the backend has it on for most of the model."""
-        has_tf32 = card["kind"] == "gpu" and capability.is_native("tensorfloat32", card)
-        products = self._convolutions_frac() < 0.5
-        on = has_tf32 and backend(self.backend).tf32(products)
-        return "tensorfloat32" if on else "float32"
-
-    def _default_policy(self, card: Mapping[str, Any]) -> str:
-        return capability.default_policy(card, self.backend, self._convolutions_frac())
-
-    def _convolutions_frac(self) -> float:
-        """NaN of a loop, of which nothing tells whether it computes convolutions."""
-        if self.model is None:
-            return math.nan
-        from mptexp.training import costs
-
-        return costs.convolutions_frac(self.model)
-
-    def _effective(self, run: Run, card: Mapping[str, Any]) -> dict[str, Any]:
-        """What precision was effective: of Keras's model read back, of a loop as it was said."""
-        policy = POLICY_ROWS[run.policy]
-        native = capability.is_native(policy.arithmetic, card)
-        known: dict[str, Any] = {
-            "default_policy": self._default_policy(card),
-            # Of products in float8 only the compiled program says whether they are native.
-            "emulated": None if native and policy.quantization else not native,
-        }
-        return known | (self._read_model(run, policy) if self.model is not None else {})
-
-    def _read_model(self, run: Run, policy: Policy) -> dict[str, Any]:
-        """What layers compute in, those in other layers too, and how much of it the policy is.
-
-        Also what of it oneDNN computes by reference code, where it does any.
-        """
-        from mptexp.training import arithmetic, timed_model
-
-        slow = arithmetic.by_reference(run, self.model)
-        layers, (what, shares) = timed_model.holders(self.model), timed_model.shares(self.model)
-        return {
-            "compute_dtype": ", ".join(sorted({x.compute_dtype for x in layers})),
-            "variable_dtype": ", ".join(sorted({x.variable_dtype for x in layers})),
-            "jit": bool(getattr(self.model, "jit_compile", False)),
-            "effective_share": shares.get(policy.promised, 0.0) if what == "arithmetic" else None,
-            **({"reference": slow} if slow else {}),
-        }
-
-    def _partly(self, policy: Policy) -> list[str]:
-        """How much of the model the policy holds for, where its arithmetic is not known."""
-        if self.model is None:
-            return []
-        from mptexp.training import timed_model
-
-        what, shares = timed_model.shares(self.model)
-        share = shares.get(policy.promised, 0.0)
-        unsaid = what == "parameters" and share < EFFECTIVE_SHARE
-        return [share_mark(share, what, policy.promised)] * unsaid
-
 
 def _imported() -> str:
-    """The framework of this process: Keras's backend, or the first that was imported, or none."""
-    if "keras" in sys.modules:
-        import keras
+    """The only framework that this process has imported; empty where there is none yet.
 
-        return str(keras.backend.backend())
-    return next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "")
+    Raises:
+        ParamsError: where there are several: nothing tells in which of them a loop computes.
+    """
+    found = [name for name in BACKENDS if name in sys.modules]
+    if len(found) > 1:
+        raise ParamsError(
+            f"backend is None, and {' and '.join(found)} are imported, one perhaps by another; "
+            f"name the one that the steps run in: StepTimer(backend={found[-1]!r})"
+        )
+    return found[0] if found else ""

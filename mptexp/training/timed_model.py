@@ -91,6 +91,23 @@ def fingerprint(model: keras.Model) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
+def state(model: keras.Model) -> str:
+    """12 hex digits of what may change between two `fit`s of a model, and the time of its steps.
+
+    Layers with their policies, which of them are trained, and what `compile` has decided.
+    """
+    layers = [
+        [type(layer).__name__, layer.name, _policy(layer), bool(layer.trainable)]
+        for layer in model._flatten_layers()
+    ]
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", None)  # of one that scales the loss
+    names = ("jit_compile", "run_eagerly", "steps_per_execution")
+    compiled = [type(optimizer).__name__, type(inner).__name__]
+    parts = [layers, compiled, [str(getattr(model, name, None)) for name in names]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
 def _built(layer: keras.Layer) -> list[str]:
     """The shapes that a layer was built for, without the batch's dimension."""
     known = layer.get_build_config() or {}
@@ -108,5 +125,13 @@ def examples(model: keras.Model) -> int | None:
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         return None
-    count = int(metric.count.numpy()) if metric is not None else 0
+    count = int(_now(model, metric.count)) if metric is not None else 0
     return count if 0 < count < EXACT else None
+
+
+def _now(model: keras.Model, variable: keras.Variable) -> Any:
+    """A metric's variable within an epoch too, where JAX's trainer holds its value meanwhile."""
+    state = getattr(model, "_jax_state", None) or {}
+    pairs = zip(model.metrics_variables, state.get("metrics_variables") or (), strict=False)
+    held = [value for own, value in pairs if own is variable]  # the variable has none then
+    return held[0] if held else variable.numpy()

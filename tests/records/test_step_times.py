@@ -1,5 +1,7 @@
 """The figures of a run from windows whose figures are known."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,27 @@ def test_steps_that_are_one_program_compile_together():
     # "First step, with compilation: 0.63 s", of 16 steps that took 10 s.
     windows = [Window(0, 16, 10.0), *(Window(16 + 16 * n, 16, 1.6) for n in range(6))]
     assert step_times.timing(windows)["first_step_s"] == 10.0
+
+
+def test_a_long_trainings_windows_are_joined_and_its_figures_stay():
+    random = np.random.default_rng(0)
+    made = windows([5.0, 0.9, *random.normal(0.1, 0.004, 216_000)], steps=8)
+    kept, several = step_times.joined(made)
+    assert (several, len(kept)) == (22, 100 + 9814)
+    assert sum(w.steps for w in kept) == sum(w.steps for w in made)
+    assert sum(w.seconds for w in kept) == pytest.approx(sum(w.seconds for w in made))
+    assert all(a.first_step + a.steps == b.first_step for a, b in pairwise(kept))
+    before, after = step_times.timing(made), step_times.timing(kept)
+    assert after["step_s"] == pytest.approx(before["step_s"], rel=1e-3)
+    assert after["step_ci"] == pytest.approx(before["step_ci"], rel=0.3)
+    for name in ("first_step_s", "warmup_steps", "steps_timed"):
+        assert after[name] == before[name]
+    assert step_times.joined(made[:9000]) == (made[:9000], 1)
+
+
+def test_readings_are_thinned_evenly_to_the_last():
+    kept, several = step_times.thinned([{"time": k} for k in range(172_800)])
+    assert several == 18
+    assert len(kept) <= step_times.MOST_SAMPLES + 1
+    assert [kept[k]["time"] for k in (0, 1, -1)] == [0, 18, 172_799]
+    assert step_times.thinned([]) == ([], 1)

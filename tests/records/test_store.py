@@ -13,6 +13,7 @@ from support import PROJECT
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import files
 from mptexp.spec.run import Run
 
 RECORD = {
@@ -61,6 +62,16 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         store.write_record(path, RECORD | {"status": "failed"})
     assert store.read_record(path) == RECORD
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_record_that_nobody_could_read_replaces_none(tmp_path, monkeypatch):
+    # The loss: a record of 80 MiB, written in place of an earlier one and read by nobody.
+    path = tmp_path / "record.json"
+    store.write_record(path, RECORD)
+    monkeypatch.setattr(files, "MOST_BYTES", len(path.read_bytes()) + 100)
+    with pytest.raises(OSError, match="the most that is read"):
+        store.write_record(path, RECORD | {"error": "é" * 101})
+    assert store.read_record(path) == RECORD
 
 
 def test_what_a_killed_process_began_to_write_goes_and_anothers_stays(tmp_path):

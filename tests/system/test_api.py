@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from builders import three, written_sweep
 from jupyter_client import KernelManager
@@ -93,6 +94,37 @@ def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
     monkeypatch.chdir(PROJECT / "notebooks")
     assert len(load("reports/published/quickstart-cpu")) == 15
     assert len(plan("params/quickstart.yaml", only={"policy": ["float32", "mixed_float16"]})) == 9
+
+
+NO_PATHS = (None, 5, ["a"], {"a": 1}, b"abc", "a\0b", "x" * 300, "x/" * 3000, pd.DataFrame())
+CALLS = {
+    "load": load,
+    "answer": cells.answer,
+    "explain": cells.explain,
+    "a second trace": lambda given: cells.explain(".", [given]),
+    "compare": lambda given: cells.compare([given], "."),
+    "a side": lambda given: cells.compare(".", given),
+    "plan": plan,
+    "out": lambda given: plan("quickstart", [given]),
+    "run": cells.run,
+    "diagnose": cells.diagnose,
+    "record": lambda given: record(given, "2f82d9d75f24"),
+    "run_id": lambda given: record(".", given),
+    "table": lambda given: load(".", given),
+    "pair": lambda given: cells.explain(".", pair=[given]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_is_no_path_is_refused_in_a_sentence(call, tmp_path, monkeypatch):
+    # The fault: "expected str, bytes or os.PathLike object, not NoneType", from within.
+    monkeypatch.chdir(tmp_path)
+    for given in NO_PATHS:
+        with pytest.raises(ParamsError) as refused:
+            call(given)
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 400
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

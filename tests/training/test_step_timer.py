@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -14,10 +15,12 @@ from forked import python
 from support import mptexp
 
 from mptexp.analysis import compare, sweep_tables
+from mptexp.api import cells
 from mptexp.diagnosis import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.pages import lead
+from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.training import environment, onednn, step_timer
 from mptexp.training.measure import sensors
@@ -136,8 +139,8 @@ def test_a_loop_is_timed_in_windows_that_wait_for_the_device(clock):
     timer._sampler = SILENT
     loop(timer, 40, lambda _: None, clock)
     assert [w["steps"] for w in timer.windows] == [*[1] * 6, 2, 4, 8, 16]
-    # Before and after each window, and before the one that did not end.
-    assert len(waited) == 2 * len(timer.windows) + 1
+    # Before and after each window, and before the one that did not end; not before a step was made.
+    assert len(waited) == 2 * len(timer.windows)
     assert timer.timing()["step_s"] == pytest.approx(0.001)
 
 
@@ -147,6 +150,53 @@ def test_a_loop_in_jax_is_refused_without_what_it_waits_for():
     with pytest.raises(ParamsError, match="launches are timed, not steps"), timer.step():
         pass
     assert timer._sampler is None
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A process that has imported no framework, as far as the timer can see."""
+    for name in BACKENDS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return lambda name: monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+
+@pytest.mark.parametrize("other", ["tensorflow", "torch"])
+def test_a_framework_is_not_guessed_where_another_is_imported(alone, other):
+    # The lie: a loop in JAX in no time, as it was taken for the other framework's.
+    alone("jax"), alone(other)
+    timer = StepTimer(batch_size=4, policy="float32")
+    with (
+        pytest.raises(ParamsError, match=r"backend is None, and \w+ and \w+ are imported"),
+        timer.step(),
+    ):
+        pass
+    assert timer._sampler is None
+
+
+def test_a_framework_that_the_first_step_imports_is_known(alone, monkeypatch):
+    def second(*names, **words):
+        timer = StepTimer(batch_size=4, **words)
+        for name in (None, *names):
+            with timer.step():
+                alone(name or "unknown")
+        return timer
+
+    monkeypatch.setattr(step_timer, "backend", lambda name: SimpleNamespace(synchronize=print))
+    monkeypatch.setattr(StepTimer, "_kind", lambda timer: "cpu")  # of a framework without devices
+    with pytest.raises(ParamsError, match="launches are timed, not steps"):
+        second("jax", "jax")
+    with pytest.raises(ParamsError, match=r"jax and torch are imported"):
+        second("torch", "torch", synchronize=lambda: None)
+    assert second("jax", "jax", backend="torch").backend == "torch"
+
+
+def test_steps_before_any_framework_are_recorded_as_none_of_it(alone, tmp_path):
+    timer = StepTimer(batch_size=4, policy="float32")
+    loop(timer, 12, lambda _: None)
+    alone("tensorflow")
+    with pytest.raises(ParamsError, match=r"no framework was imported before \d+ windows ended"):
+        timer.record(tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_loop_on_a_gpu_waits_by_its_frameworks_own_means(clock, monkeypatch):
@@ -197,6 +247,31 @@ def test_a_pause_and_an_exception_belong_to_no_window(clock):
     assert max(w["seconds"] for w in timer.windows) < 0.5
 
 
+def test_to_record_between_two_steps_is_no_step(clock, tmp_path, monkeypatch):
+    # The lie: 5.5 s of writing a record, and of starting the sensors anew, as a step's.
+    timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+    monkeypatch.setattr(StepTimer, "_write", lambda *_: clock.sleep(5.5))
+    monkeypatch.setattr(StepTimer, "_kind", lambda timer: clock.sleep(0.5) or "cpu")
+    loop(timer, 80, lambda n: timer.record(tmp_path) if n % 10 == 9 else None, clock)
+    assert timer.windows[-1]["first_step"] >= 70
+    for window in timer.windows:
+        assert window["seconds"] == pytest.approx(0.001 * window["steps"])
+
+
+def test_a_step_within_another_is_refused_and_the_next_is_timed(clock):
+    # The lie: half the time of a step, of two that overlap.
+    timer = StepTimer(batch_size=4, backend="torch")
+    timer._sampler = SILENT
+    refused = pytest.raises(ParamsError, match="a step of this timer has not ended")
+    with refused, timer.step(), timer.step():
+        pass
+    with ThreadPoolExecutor(1) as pool, timer.step():
+        other = pool.submit(loop, timer, 1, lambda _: None, clock)
+        assert "has not ended" in str(other.exception())
+    loop(timer, 12, lambda _: None, clock)
+    assert timer.timing()["step_s"] == pytest.approx(0.001)
+
+
 def test_fits_of_one_timer_count_steps_of_several_at_once_and_not_what_lies_between(clock):
     class Model:
         steps_per_execution = 5
@@ -234,12 +309,41 @@ def test_too_few_steps_and_wrong_words_are_one_sentence(tmp_path):
         timer.record(tmp_path)
     assert list(tmp_path.iterdir()) == []
     for words, why in (
-        ({"batch_size": 0}, "batch_size is 0; allowed: an integer from 1"),
+        ({"batch_size": 0}, "batch_size is 0; allowed: an integer of at least 1 and of at most"),
+        ({"batch_size": 10**7}, "batch_size is 10000000; allowed: an integer"),
+        ({"batch_size": True}, "batch_size is true; allowed: an integer"),
+        ({"policy": "int8"}, "policy 'int8': unknown; allowed: float32"),
         ({"backend": "mxnet"}, "backend 'mxnet': unknown; allowed: tensorflow"),
         ({"synchronize": True}, "synchronize is True; allowed: a function"),
     ):
         with pytest.raises(ParamsError, match=why):
             StepTimer(**words)
+
+
+def test_what_a_step_makes_is_not_waited_for_before_there_is_any(clock):
+    # The fault: "name 'loss' is not defined", at the first step.
+    made = []
+    timer = StepTimer(synchronize=lambda: made[-1], batch_size=np.int64(4), backend="jax")
+    timer._sampler = SILENT
+    loop(timer, 12, made.append, clock)
+    assert timer.timing()["step_s"] == pytest.approx(0.001)
+
+
+def test_a_record_lies_where_it_is_looked_for(tmp_path, monkeypatch):
+    # The faults: a folder named ~; one below the notebooks' folder, beside the one that is read.
+    (tmp_path / "notebooks").mkdir(), (tmp_path / "reports").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+    loop(timer, 12, lambda _: None)
+    for given in ("~/mine", "reports/mine"):
+        assert timer.record(given).exists()
+        assert len(cells.load(given)) == 1
+    assert not [*(tmp_path / "notebooks").iterdir()]
+    assert (tmp_path / "home/mine/runs").is_dir()
+    for wrong in (None, 5, b"mine", "a\0b", "x" * 300):
+        with pytest.raises(ParamsError, match="path"):
+            timer.record(wrong)
 
 
 def test_where_nothing_can_be_written_is_one_sentence(tmp_path):
@@ -281,6 +385,29 @@ def test_what_was_recorded_before_is_kept_and_counted(tmp_path):
     assert place.discarded_runs() == 1
 
 
+def test_a_training_of_hours_is_recorded_in_short(tmp_path):
+    # The loss: a record of 80 MiB, which is more than is read.
+    timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+    loop(timer, 12, lambda _: None)
+    timer._end()
+    first, began = timer._samples[0], timer._opened[0]
+    timer._samples = [{**first, "time": began + k / 4} for k in range(172_800)]
+    timer.windows = [{"first_step": k, "steps": 1, "seconds": 0.2} for k in range(216_000)]
+    timer._opened = [began + 0.2 * k for k in range(216_000)]
+    path = timer.record(tmp_path)
+    assert path.stat().st_size < 8 * 2**20
+    kept = store.read_record(path)
+    recorded = (
+        "recorded in short, as it was long: 22 windows of steps are one, 1 of 18 readings is kept"
+    )
+    assert recorded in kept["marks"]
+    assert kept["timing"] == timer.timing() | {"images_per_s": kept["timing"]["images_per_s"]}
+    timer.windows.append({"first_step": 216_000, "steps": 1, "seconds": 0.2})
+    timer._opened.append(began + 43_200)
+    timer.record(tmp_path)  # goes on
+    assert SweepDir(tmp_path).superseded_runs() == 0
+
+
 def test_a_loop_without_a_policy_is_not_called_float32(tmp_path):
     # The lie: a loop under autocast, recorded as float32 beside the loop that is.
     timer = StepTimer(batch_size=4, backend="tensorflow")
@@ -300,13 +427,52 @@ def test_the_steps_of_another_model_are_not_counted_to_this_one():
     first, second = (keras.Sequential([keras.layers.Dense(1)]) for _ in range(2))
     timer.set_model(first)
     timer._sampler = SILENT
-    loop(timer, 12, lambda _: None)
+    for batch in range(12):
+        timer.on_train_batch_begin(batch)
     timer._sampler = None
     windows = len(timer.windows)
     timer.set_model(first)  # `fit` once more
     assert len(timer.windows) == windows > 0
     timer.set_model(second)
     assert timer.windows == []
+
+
+def test_a_timer_is_of_a_loop_or_of_a_model():
+    # The lies: 30 ms a step of a model of 1 ms, as a loop's steps were counted to it; the reverse.
+    import keras
+
+    model, timer = keras.Sequential([keras.layers.Dense(1)]), StepTimer(batch_size=4)
+    timer.set_model(model)
+    with pytest.raises(ParamsError, match="the steps of `fit` were timed by it"), timer.step():
+        pass
+    timer = StepTimer(batch_size=4, backend="torch")
+    timer._sampler = SILENT
+    loop(timer, 2, lambda _: None)
+    with pytest.raises(ParamsError, match="the steps of a loop were timed by it"):
+        timer.set_model(model)
+
+
+def test_steps_of_what_a_model_was_before_are_forgotten(tmp_path):
+    # The lies: windows of float32 in a record of bfloat16, eager ones beside compiled ones.
+    timer = fitted(StepTimer(batch_size=16), "float32")
+    model, windows = timer.model, len(timer.windows)
+    x, y = np.zeros((160, 8)), np.zeros((160, 2))
+
+    def again(**words):
+        model.compile("sgd", "mse", **words)
+        model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[timer])
+        return len(timer.windows)
+
+    assert again() > windows  # all is as it was
+    for layer in model.layers:
+        layer.dtype_policy = "mixed_bfloat16"
+    assert again() < windows
+    assert again(run_eagerly=True) < windows
+    model.layers[0].trainable = False
+    assert again() < windows
+    model.layers[-1].dtype_policy = "float16"
+    with pytest.raises(ParamsError, match="were changed since its steps were timed"):
+        timer.record(tmp_path)
 
 
 def fitted(timer, inner="mixed_bfloat16", units=64, batch_size=16, images=160):
@@ -333,16 +499,39 @@ def test_a_backbone_in_another_policy_than_its_head_is_the_policy(tmp_path):
     assert 0.5 < record["in_force"]["effective_share"] < 0.95  # named beside the policy
 
 
+def test_another_policy_than_that_of_the_model_is_refused(tmp_path):
+    # The lie: "mixed_bfloat16" of a model in float32, as somebody had said so.
+    timer = fitted(StepTimer(batch_size=16, policy="mixed_bfloat16"), "float32")
+    with pytest.raises(ParamsError, match=r"policy is mixed_bfloat16, but the model's is float32"):
+        timer.record(tmp_path)
+    assert not [*tmp_path.iterdir()]
+    timer = fitted(StepTimer(batch_size=16, policy="mixed_bfloat16"))
+    record = store.read_record(timer.record(tmp_path))
+    assert record["parameters"]["policy"] == "mixed_bfloat16"
+
+
 def test_another_batch_size_than_that_of_fit_is_refused(tmp_path):
     # The lie: images per second too low by four, of batches of 128 called 32.
     timer = fitted(StepTimer(batch_size=16), batch_size=64, images=600)
     with pytest.raises(
-        ParamsError, match="batch_size is 16, but `fit` trained on 600 images in 10"
+        ParamsError, match="batch_size is 16, but `fit` trained on 64 images in 1 step;"
     ):
         timer.record(tmp_path)
     assert not [*tmp_path.iterdir()]
     last_is_smaller = fitted(StepTimer(batch_size=64), batch_size=64, images=600)
     assert last_is_smaller.record(tmp_path).exists()
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_another_batch_size_is_refused_of_short_epochs_too(tmp_path, backend):
+    # The lie: images per second too high by a half: 60 images in 3 steps may be batches of 29.
+    program = KERAS.replace("320", "60").replace("batch_size=16,", "batch_size=20,")
+    program = program.replace("epochs=3", "epochs=8").replace("batch_size=16)", "batch_size=29)")
+    program = program.format(backend=backend, policy="float32", sweep="sweep")
+    done = python(program, {"backend": backend}, cwd=tmp_path)
+    assert "batch_size is 29, but `fit` trained on 20 images in 1 step" in done.stderr
+    right = python(program.replace("29", "20"), {"backend": backend}, cwd=tmp_path)
+    assert right.returncode == 0, right.stderr[-2000:]
 
 
 def test_a_peak_is_of_the_steps_that_reached_it(tmp_path, monkeypatch):
@@ -362,6 +551,40 @@ def test_a_peak_is_of_the_steps_that_reached_it(tmp_path, monkeypatch):
     held, reached = peak("float32", left + 2**26)
     assert held == reached
     assert peak("float16", left + 2**28)[0] is None  # higher, by what was left behind or its own
+
+
+def test_a_peak_after_the_steps_or_between_them_is_not_theirs(monkeypatch, clock):
+    # The lie: 1 GiB of steps that took 20 MiB, by what the process held after the last of them.
+    held = [100]
+    monkeypatch.setattr(StepTimer, "_first", None)
+    monkeypatch.setattr(StepTimer, "_peak_now", lambda timer: max(held))
+    timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+    loop(timer, 12, lambda n: held.append(100 + n), clock)
+    timer.pause()
+    held.append(1000)  # an evaluation
+    loop(timer, 12, lambda _: None, clock)
+    held.append(2000)
+    timer._drop(), timer._end()
+    assert timer._own_peak() == 111
+    timer.pause()
+    loop(timer, 12, lambda _: held.append(3000), clock)
+    assert timer._own_peak() == 3000
+
+
+def test_sensors_are_of_the_steps(tmp_path):
+    # The lies: "measured while the process was stopped", after the last step or between two fits.
+    timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+    loop(timer, 40, lambda _: None)
+    timer.pause(), timer._end()
+    first = timer._samples[0]
+    for later in (0.25, 9.0, 9.25):
+        timer._samples.append(
+            {**first, "time": first["time"] + 9 + later, "nice": first["nice"] + 1}
+        )
+    kept = store.read_record(timer.record(tmp_path))
+    assert kept["readings"]["stopped_s"] == 0
+    assert not kept["readings"]["limits_changed"]
+    assert not [mark for mark in kept["marks"] if "stopped" in mark or "priority" in mark]
 
 
 def test_another_model_is_another_point_and_compared_with_nothing(tmp_path):

@@ -191,6 +191,30 @@ def throttles(reasons: int) -> list[str]:
     return [name for bit, name in THROTTLES.items() if reasons & bit]
 
 
+def begun(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples of one sampler, of which the first says that none was taken right before it."""
+    return [{**sample, "begins": True} if k == 0 else sample for k, sample in enumerate(samples)]
+
+
+def between(samples: Sequence[Sample], spans: Sequence[Span]) -> list[Sample]:
+    """The samples of the time from the first span to the last.
+
+    One before and one after are kept where most of what lies between them and the next is of it:
+    a process that was stopped in its last step was not stopped after it.
+    """
+    first, last = spans[0][0], spans[-1][1]
+    pairs = [
+        (a, b) for a, b in _neighbours(samples) if first <= (a["time"] + b["time"]) / 2 <= last
+    ]
+    kept = {id(sample) for pair in pairs for sample in pair}
+    return [s for s in samples if id(s) in kept or first <= s["time"] <= last]
+
+
+def _neighbours(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
+    """Samples that follow one another, of one sampler: between two of them nothing was read."""
+    return [(a, b) for a, b in pairwise(samples) if not b.get("begins")]
+
+
 # --- summary of the samples --------------------------------------------------------------------
 
 
@@ -244,7 +268,7 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         "other_processes": max(processes) - 1 if max(processes, default=0) else None,
         "throttled_frac": throttled,
         "throttle_reasons": reasons,
-        "stopped_s": sum(_stopped_s(a, b) for a, b in pairwise(samples)),
+        "stopped_s": sum(_stopped_s(a, b) for a, b in _neighbours(samples)),
         "limits_changed": any(len(set(_values(samples, n))) > 1 for n in ("cores", "nice")),
     }
 
@@ -268,7 +292,7 @@ def _within(
 ) -> tuple[list[Sample], list[tuple[Sample, Sample]]]:
     """The samples in the spans, and the pairs of neighbours that lie in one."""
     runs = [[s for s in samples if begin <= s["time"] <= end] for begin, end in spans]
-    gaps = [pair for run in runs for pair in pairwise(run)]
+    gaps = [pair for run in runs for pair in _neighbours(run)]
     return [sample for run in runs for sample in run], gaps
 
 

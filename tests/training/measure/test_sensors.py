@@ -128,6 +128,24 @@ def test_a_machine_that_slept_says_so():
     assert "machine asleep (45 s)" in " ".join(interference.marks(found))
 
 
+def test_a_sampler_that_was_off_is_no_process_that_was_stopped():
+    # The lie: "measured while the process was stopped (60 s)", between two trainings of a timer.
+    first = [sample(0.25 * k, 0.2 * k) for k in range(8)]
+    second = [sample(60 + 0.25 * k, 2 + 0.2 * k) for k in range(8)]
+    spans = [(0.0, 1.75), (60.0, 61.75)]
+    assert sensors.summary([*first, *second], spans, "cpu")["stopped_s"] > 58
+    apart = [*sensors.begun(first), *sensors.begun(second)]
+    assert sensors.summary(apart, spans, "cpu")["stopped_s"] == 0
+
+
+def test_samples_are_of_the_time_between_the_first_step_and_the_last():
+    samples = [sample(time) for time in (0.0, 0.9, 1.1, 2.0, 5.0, 5.2, 9.0)]
+    kept = sensors.between(samples, [(1.0, 2.0), (3.0, 5.05)])
+    assert [s["time"] for s in kept] == [0.9, 1.1, 2.0, 5.0]
+    stopped = sensors.between([sample(t) for t in (1.0, 1.2, 5.1, 5.2)], [(0.0, 5.0)])
+    assert [s["time"] for s in stopped] == [1.0, 1.2, 5.1]  # in the last step
+
+
 def test_other_processors_or_another_priority_halfway_are_said():
     samples = [sample(0.25 * k, 0.2 * k, cores=2 if k < 4 else 1, nice=0) for k in range(8)]
     found = sensors.summary(samples, [(0.0, 2.0)], "cpu")
