@@ -232,8 +232,8 @@ class StepTimer:
         if row and not row.waits_for_all and self._synchronize is None and self.model is None:
             raise ParamsError(
                 f"synchronize is None; a loop in {row.label} needs it, or launches are timed, not "
-                "steps: "
-                "StepTimer(synchronize=lambda: jax.block_until_ready(state)), with what a step made"
+                "steps: StepTimer(synchronize=lambda: jax.block_until_ready(state)), with what a "
+                "step made"
             )
 
     # --- Keras ------------------------------------------------------------------------------------
