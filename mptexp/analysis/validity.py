@@ -190,7 +190,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "their validation is at chance level: nothing is compared with it",
+            "they learned nothing, and their validation, at chance level, is not compared",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

@@ -145,7 +145,7 @@ def _speed(rows: pd.DataFrame, because: Sequence[str] = (), timed: bool = True) 
     rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
     # What is not valid stands in the banner: it needs no sentence of its own.
     said += [f"Others: {listed(rest)}"] * any(word != "not valid" for word in own)
-    return " ".join(f"{text}." for text in said)
+    return " ".join(f"{wording.capitalized(text)}." for text in said)
 
 
 def _decided(rows: pd.DataFrame, timed: bool) -> str:

@@ -383,7 +383,7 @@ def _bars(chart: Subject) -> str:
     which += " under each heading" * (together and not chart.baseline)
     repeats = _repeats(chart)
     n = f" from {repeats} repeats" if repeats else "; n: repeats"
-    both = ", of which some were measured twice: an interval covers both" * chart.again
+    both = "; where a block was measured again, an interval covers both times" * chart.again
     return f"Bars and brackets: {which}{n}{both}."
 
 
