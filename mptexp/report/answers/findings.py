@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, memory, summary, validity
-from mptexp.analysis.points import POINT, of_task, rank
+from mptexp.analysis import accuracy, summary, validity
+from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables, once
+from mptexp.report.answers import quality
 from mptexp.report.text import measures, wording
-from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import (
     INCONCLUSIVE,
-    UNDECIDED,
     count,
     default_name,
     listed,
@@ -25,14 +24,7 @@ from mptexp.report.text.wording import (
 )
 from mptexp.spec.policies import POLICY_ROWS, without_kernels
 
-APART = 0.1  # between repeats, from where their accuracy is said to vary
-SAME_MEMORY = 0.02  # a share within which a difference in memory is none
-# Verdicts whose differences mean nothing.
-NO_MEAN = ("diverged", "baseline diverged", "not trained", "not valid")
-# Findings of which it is said how much.
-APART_BY = ("lower", "higher", "undecided", "too few repeats")
 FEW = 2  # inconclusive comparisons that are named beside what is decided
-CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 # How comparisons are counted that a sentence does not name.
 OTHERS = {
     INCONCLUSIVE: INCONCLUSIVE,
@@ -48,9 +40,7 @@ ENDS = {
     "timeout": "took too long",
     "unsupported": "is not supported",
 }
-ONE_FINDING = "validation {} is "  # opens what is said of accuracies that have one finding
 ASKED = {"on": True, "off": False}  # what a run was told of jit -> whether its steps are compiled
-NO_MEMORY = f"Memory: {INCONCLUSIVE}."
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
 
@@ -60,11 +50,11 @@ def answer(tables: Tables) -> list[str]:
         return [NONE_SUCCEEDED]
     rows = compared(tables)
     if rows.empty:
-        return [_without_baseline(tables), *quality(tables)]
+        return [_without_baseline(tables), *quality.sentences(tables)]
     emulated = rows.emulated.astype(bool)
     native = _speed(rows[~emulated], _without_kernels(rows[~emulated], tables))
     others = _emulated(rows[emulated], tables, timed=not native)
-    made = [native or others, *quality(tables), others if native else ""]
+    made = [native or others, *quality.sentences(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
 
 
@@ -217,7 +207,7 @@ def _notes(rows: pd.DataFrame) -> list[str]:
 
 def _ratios(rows: pd.DataFrame, base: str) -> str:
     """Ratios with places and intervals; of more than CLAUSES from what to what, in how many."""
-    if len(rows) <= CLAUSES:
+    if len(rows) <= quality.CLAUSES:
         records = rows.to_dict("records")
         return listed([_clause(r, base * (k == 0)) for k, r in enumerate(records)])
     ends = [_number(row) for row in _ends(rows)]
@@ -361,257 +351,3 @@ def ended(tables: Tables) -> str:
     did = bad.status.isin(["oom", "diverged", "failed"]).all()
     rest = f", {listed(others)} did not" if did else f"; only {listed(others)} was measured"
     return f"{listed(said)} at batch size {listed(sizes)}{rest * bool(others)}"
-
-
-# --- accuracy and memory --------------------------------------------------------------------------
-
-
-def quality(tables: Tables) -> list[str]:
-    """One sentence on accuracy, which ends in the memory that the policies take."""
-    margin = tables.options.equivalence_margin
-    table = accuracy.beside_first(accuracy.differences(tables))
-    known = measures.met(table) if len(table) else measures.met(tables.ok)
-    own = {m.name: of_task(table, m.task) for m in known}
-    parts = [_of_measure(tables, own[m.name], m, margin) for m in known]
-    text = " ".join(
-        f"{wording.capitalized(part)}." for part in [*parts, _memory(tables), _fits(tables)] if part
-    )
-    return [text] if text else []
-
-
-def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
-    """What is said of accuracy: what is found, by how much, how accurate the policies are."""
-    said, level = _accuracies(tables, table, measure, margin), _level(tables, table, measure)
-    numbers = [level, _apart(tables, table, measure)]
-    one = said.startswith(ONE_FINDING.format(measure.name))  # of several each has its own
-    if one and (of := _mean(table, measure)):
-        numbers.insert(0, of)
-    return ": ".join(filter(None, [said, ", ".join(filter(None, numbers))]))
-
-
-def _native_first(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Rows of candidates, those last that the device only emulates."""
-    emulated = summary.emulated(tables.ok)
-    return table.sort_values("candidate", key=lambda c: c.isin(emulated), kind="stable")
-
-
-def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
-    """What the intervals allow to be said, each finding once, of which policies and settings."""
-    if table.empty:
-        return ""
-    table = _native_first(table, tables)
-    words, found = _words(measure, margin), _found(table)
-    groups = {word: table[found == word] for word in words if (found == word).any()}
-    said = {word: words[word] or _range(own, word, measure) for word, own in groups.items()}
-    if len(said) == 1:
-        return f"{ONE_FINDING.format(measure.name)}{next(iter(said.values()))}"
-    clauses = [
-        f"{listed(_whose(own, table))} {said[word]}"
-        + (f", {_span(own, measure)}" if word in APART_BY else "")
-        for word, own in groups.items()
-    ]
-    return f"validation {measure.name}: {'; '.join(clauses)}"
-
-
-def _found(table: pd.DataFrame) -> pd.Series:
-    """The verdicts on differences; also which look equal, and where all runs diverged.
-
-    Beside what is undecided, what looks equal is undecided too: an interval says how far.
-    """
-    all_lost = (table.verdict == "diverged") & (table.blocks == 0)
-    near = accuracy.looks_equal(table)
-    near &= not table.verdict[~near].isin(["undecided", "too few images"]).any()
-    return table.verdict.mask(near, "near").mask(all_lost, "all diverged")
-
-
-def _words(measure: Measure, margin: float) -> dict[str, str]:
-    """What is said of each finding, in the order in which a sentence has them; else its range."""
-    examples = f"{measure.task.example}s"
-    return {
-        "lower": measure.words.get("lower", "lower"),
-        "higher": measure.words.get("higher", "higher"),
-        "equal": f"equal within {measure.margin(margin)}",
-        "near": "",
-        "undecided": "",
-        "too few repeats": f"{UNDECIDED} (fewer than three repeats can be compared)",
-        "too few images": f"{UNDECIDED} (too few validation {examples} to rule out a difference of "
-        f"{measure.margin(margin)})",
-        "images not recorded": f"{UNDECIDED} (how many {examples} were validated with is not "
-        "recorded)",
-        "diverged": "not compared (some of the runs diverged)",
-        "all diverged": "not compared (all runs diverged)",
-        "baseline diverged": "not compared (runs of the baseline diverged)",
-        "not trained": "not compared (the baseline is at chance level)",
-        "not valid": "not valid",
-    }
-
-
-def _range(rows: pd.DataFrame, found: str, measure: Measure) -> str:
-    """What the intervals hold of what is neither equal nor shown to differ."""
-    if found == "undecided":
-        return f"{UNDECIDED} ({wording.repeats(rows.blocks)})"
-    bases = {default_name(name) for name in rows.baseline}
-    return measure.near(rows, f"{bases.pop()}'s" if len(bases) == 1 else "")
-
-
-def _whose(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """`**bfloat16**`, `**float16** at batch size 32`, `**float16** in 2 of 3 settings`.
-
-    Args:
-        rows: of `table`, those of one finding.
-    """
-    named, several = [], table.gpu_model.nunique() > 1
-    places = pd.Series(wording.places(table, short=True), table.index)
-    for (policy, device), own in rows.groupby(["candidate", "gpu_model"], sort=False):
-        of = int(((table.candidate == policy) & (table.gpu_model == device)).sum())
-        some = f" in {len(own)} of {of} settings"
-        some = f" {wording.at(verbatim(places[own.index[0]]))}" if len(own) == 1 else some
-        where = f" on {verbatim(device)}" * several + some * (len(own) < of)
-        named.append(f"**{policy}**{where}")
-    return named
-
-
-def _mean(rows: pd.DataFrame, measure: Measure) -> str:
-    """`mean differences −0.2 to +0.1 percentage points`, of two with what each is of.
-
-    Nothing of what looks equal, of which the ends are said already.
-    """
-    rows = rows[~rows.verdict.isin(NO_MEAN)]
-    if accuracy.looks_equal(rows).all():  # or nothing is left
-        return ""
-    mean = "mean " * bool((rows.blocks > 1).all())
-    return f"{mean}difference{'s' * (len(rows) > 1)} {_span(rows, measure)}"
-
-
-def _span(rows: pd.DataFrame, measure: Measure) -> str:
-    """`−0.2 to +0.1 percentage points`, of few rows with an interval for each."""
-    if len(rows) <= CLAUSES and rows.low.notna().all():
-        return f"{listed(_each(rows, measure))} {measure.unit}"
-    return measure.between(rows.difference)
-
-
-def _each(rows: pd.DataFrame, measure: Measure) -> list[str]:
-    """`+0.3 [−0.9, +1.5] (mixed_float16)`: differences, with what tells each from the others."""
-    names = [rows.candidate] * (rows.candidate.nunique() > 1)
-    places = pd.Series(wording.places(rows, short=True), rows.index)
-    names += [places] * (places.nunique() > 1)
-    made = []
-    for k, row in enumerate(rows.itertuples()):
-        of = verbatim(", ".join(own.iloc[k] for own in names))
-        made.append(measure.ends(row) + f" ({of})" * bool(of))
-    return made
-
-
-def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
-    """How accurate the policies are that were compared; empty where none could be."""
-    spread = summary.accuracy_range(tables, measure.task)
-    if spread.empty:
-        return ""
-    ends = [measure.level(value) for value in (spread.least.min(), spread.most.max())]
-    if all("not trained" in validity.names_of(flags) for flags in tables.ok["flags"]):
-        level = " to ".join(dict.fromkeys(ends))
-        return f"**nothing was learned**: every run's {measure.name} is at chance level, {level}"
-    several = tables.ok.policy.nunique() > 1
-    if (rows.empty and several) or (len(rows) and rows.verdict.isin(NO_MEAN).all()):
-        return ""
-    if ends[0] == ends[1]:
-        return f"{ends[0]} in the mean everywhere"
-    if len(spread) == 1 and len(means := _means(tables, measure)) <= CLAUSES:
-        return listed([f"{policy} {measure.level(mean)}" for policy, mean in means.items()])
-    return f"means {ends[0]} to {ends[1]}"
-
-
-def _means(tables: Tables, measure: Measure) -> pd.Series:
-    """The mean of each policy, of a sweep of one point."""
-    column = measure.task.column
-    return summary.headline(tables).dropna(subset=column).set_index("policy")[column]
-
-
-def _apart(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
-    """How far repeats of one setting lie apart, where that is far more than what is compared."""
-    runs = of_task(tables.trained, measure.task).dropna(subset="val_accuracy")
-    if rows.verdict.isin(NO_MEAN).all() or measure.name != "accuracy" or runs.empty:
-        return ""
-    accuracies = runs.groupby([*POINT, "policy"]).val_accuracy
-    most = (accuracies.max() - accuracies.min()).max()
-    return f"repeats of one setting up to {most * 100:.0f} points apart" if most > APART else ""
-
-
-def _memory(tables: Tables) -> str:
-    """How much less memory the policies take than their baselines; empty where not known.
-
-    Only what an interval shows has a number.
-    """
-    rows = memory.ratios(tables)
-    if rows.empty:
-        return ""
-    ends = zip(rows.ratio, rows.low, rows.high, strict=True)
-    words = pd.Series([memory.finding(*each, SAME_MEMORY) for each in ends], rows.index)
-    met = set(words)
-    if met == {"same"}:
-        return f"memory: about the same, within {wording.share(SAME_MEMORY)}"
-    proven = rows[words.isin(["less", "more"])]
-    if proven.empty:
-        open_ = set(rows.candidate[words != "same"])
-        same = [f"**{name}**" for name in dict.fromkeys(rows.candidate) if name not in open_]
-        few = " with fewer than three repeats" * (met == {"no interval"})
-        told = f"about the same with {listed(same)}, others {INCONCLUSIVE}"
-        return f"memory: {told if same else INCONCLUSIVE + few}"
-    said: dict[tuple[str, str], list[str]] = {}
-    for name, own in _native_first(proven, tables).groupby("candidate", sort=False):
-        total = int((rows.candidate == name).sum())
-        some = f" in {len(own)} of {total} settings" * (len(own) < total)
-        said.setdefault((_saved((1 - own.ratio) * 100), some), []).append(f"**{name}**")
-    parts = [f"{saved} with {listed(names)}{some}" for (saved, some), names in said.items()]
-    rest = set(words[~rows.candidate.isin(proven.candidate)])
-    other = "about the same" if rest == {"same"} else INCONCLUSIVE
-    return f"memory: {listed(parts)}{f', others {other}' * bool(rest)}"
-
-
-def _fits(tables: Tables) -> str:
-    """`largest batch that fits: 320 with float32, 384 with bfloat16`; empty where not searched."""
-    sizes = largest_batches(tables)
-    if sizes.empty:
-        return ""
-    failed = least_too_large(tables)
-    both = pd.DataFrame({"fits": sizes, "not": failed.reindex(sizes.index)})
-    named = [
-        f"{fits:,} (not {fails:,.0f}) with {listed([f'**{policy}**' for policy in own.index])}"
-        for (fits, fails), own in both.groupby(["fits", "not"])
-    ]
-    return f"largest batch that fits: {listed(named)}"
-
-
-def least_too_large(tables: Tables) -> pd.Series:
-    """The smallest batch size that did not fit, of those that were tried, by policy."""
-    tried = tables.attempts
-    return tried[tried.status == "oom"].groupby("policy").batch_size.min()
-
-
-def largest_batches(tables: Tables) -> pd.Series:
-    """The largest batch size by policy, where a larger one was tried and did not fit.
-
-    Of a sweep of one point but for batch sizes; tables have that of others.
-    """
-    others = [name for name in POINT if name != "batch_size"]
-    tried = tables.attempts
-    if tried.empty or tables.ok[others].nunique().max() > 1:
-        return pd.Series(dtype=int)
-    ran = tables.results[tables.results.status.isin(["ok", "diverged"])]
-    fitted = pd.concat([ran, tried[tried.status.isin(["ok", "diverged"])]])
-    # A short attempt fitted at which every whole run was out of memory.
-    named = ["policy", "batch_size"]
-    out = tables.results[tables.results.status == "oom"]
-    bad = pd.MultiIndex.from_frame(out[named]).difference(pd.MultiIndex.from_frame(ran[named]))
-    fitted = fitted[~pd.MultiIndex.from_frame(fitted[named]).isin(bad)]
-    sizes = fitted.groupby("policy", sort=False).batch_size.max()
-    failed = tried[tried.status == "oom"].groupby("policy").batch_size.max()
-    return sizes[sizes < failed.reindex(sizes.index)]
-
-
-def _saved(saved: pd.Series) -> str:
-    """`5 to 20 % less`, `from 8 % less to 5 % more`; of what is saved, less than zero is more."""
-    if saved.min() < 0 < saved.max():
-        return f"from {saved.max():.0f} % less to {-saved.min():.0f} % more"
-    ends = dict.fromkeys(f"{v:.0f}" for v in (saved.abs().min(), saved.abs().max()))
-    return f"{' to '.join(ends)} % {'less' if saved.max() > 0 else 'more'}"

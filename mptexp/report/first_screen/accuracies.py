@@ -12,7 +12,7 @@ from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import blocks
 from mptexp.records.schema import FINAL
-from mptexp.report.answers import caveats, dynamic_range, findings
+from mptexp.report.answers import caveats, dynamic_range, findings, quality
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import (
@@ -75,7 +75,7 @@ def of_epochs(tables: Tables) -> Iterator[Subject]:
     Long is what has several epochs and is not measured again unasked for its time.
     """
     rows, table = findings.compared(tables), accuracy.differences(tables)
-    if rows.empty or table.verdict.isin(findings.NO_MEAN).all():
+    if rows.empty or table.verdict.isin(quality.NO_MEAN).all():
         return
     untimed = (rows.apply(wording.finding, axis=1) == "not valid").all()
     trained = tables.trained

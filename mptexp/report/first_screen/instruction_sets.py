@@ -10,7 +10,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, scaling
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import findings
+from mptexp.report.answers import quality
 from mptexp.report.first_screen import ratios
 from mptexp.report.first_screen.subject import Subject, device
 from mptexp.report.text import measures, wording
@@ -41,7 +41,7 @@ def of(tables: Tables) -> Iterator[Subject]:
 
 def _with_accuracy(made: Subject, policy: str, tables: Tables) -> Subject:
     """With what is known of the accuracy of the policy that is advised; empty of none."""
-    made = replace(made, sentences=[*made.sentences, *findings.quality(tables)])
+    made = replace(made, sentences=[*made.sentences, *quality.sentences(tables)])
     if policy in ("", "float32"):
         return made
     table = accuracy.beside_first(accuracy.differences(tables))

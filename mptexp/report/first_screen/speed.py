@@ -11,7 +11,7 @@ from mptexp.analysis import accuracy
 from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
-from mptexp.report.answers import findings
+from mptexp.report.answers import findings, quality
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import RESIDENT, Bar, Subject, equal, provisional
 from mptexp.report.text import measures, wording
@@ -59,11 +59,11 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
 
 def _largest(tables: Tables) -> str:
     """`The largest batch is 320 with float32 and 384 with bfloat16; `, where that was asked."""
-    sizes = findings.largest_batches(tables)
+    sizes = quality.largest_batches(tables)
     if len(sizes) < 2:
         return ""
     # What was tried has gaps: the limit lies between what fits and what does not.
-    fails = findings.least_too_large(tables)
+    fails = quality.least_too_large(tables)
     if sizes.nunique() == fails[sizes.index].nunique() == 1:
         only = f"{sizes.iloc[0]:,} (not {fails[sizes.index[0]]:,})"
         return f"Equally large batches fit with {listed([*sizes.index])}: {only}; "

@@ -13,7 +13,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import schema
-from mptexp.report.answers import caveats, commands, findings, why
+from mptexp.report.answers import caveats, commands, quality, why
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.first_screen.subject import RESIDENT, device
@@ -172,7 +172,7 @@ def sentences(sweep: MeasuredSweep) -> list[str]:
     """At most three sentences in Markdown; the last says why, where pairs were diagnosed."""
     said, why = list(sweep.subject.sentences), causes(sweep.verdicts, sweep.tables.ok)
     if why:  # what says the least gives way
-        said = [s for s in said if s != findings.NO_MEMORY] or said
+        said = [s for s in said if s != quality.NO_MEMORY] or said
     return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
 
 

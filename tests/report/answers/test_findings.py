@@ -1,12 +1,9 @@
 import re
-from dataclasses import replace
 
-import pandas as pd
 import pytest
 from builders import record, tables, three
 
 from mptexp.report.answers import findings
-from mptexp.report.first_screen import choose
 from mptexp.report.tables import text_tables
 from mptexp.report.text.wording import INCONCLUSIVE
 
@@ -141,18 +138,6 @@ def test_a_policy_that_is_effective_has_its_bare_name():
     assert "**mixed_bfloat16** 2.05× faster than" in sentence
 
 
-def test_chance_level_is_said_to_be_nothing_learned():
-    rows = [
-        record(policy, block, chance_accuracy=0.1)
-        for policy in ("float32", "mixed_float16")
-        for block in range(3)
-    ]
-    for made in rows:
-        made["history"][-1]["val_accuracy"] = 0.1
-    sentence = findings.answer(tables(rows))[1]
-    assert "**nothing was learned**: every run's accuracy is at chance level, 10.0 %" in sentence
-
-
 def test_ratios_in_both_directions_have_a_word_each():
     made = [
         record(policy, block, step_s, width=width)
@@ -167,14 +152,6 @@ def test_ratios_in_both_directions_have_a_word_each():
     wanted = "3.00× to 5.00× (**mixed_float16**, 3 settings) slower than float32 (the default)"
     assert wanted in said
     assert "2.00× (**mixed_float16**) faster than float32 (the default) with width 0.4" in said
-
-
-def test_a_difference_of_single_runs_is_no_mean():
-    made = [record(policy, 0) for policy in ("float32", "mixed_float16")]
-    said = " ".join(findings.answer(tables(made)))
-    assert "difference +0.0 percentage points" in said
-    made += [record(policy, 1) for policy in ("float32", "mixed_float16")]
-    assert "mean difference +0.0 " in " ".join(findings.answer(tables(made)))
 
 
 def test_beside_what_is_decided_few_that_are_open_are_named_and_the_rest_is_counted():
@@ -231,37 +208,6 @@ def test_what_is_not_valid_in_several_places_names_or_counts_them():
         "2.00× (**mixed_bfloat16**, 2 settings) and 3.00× (**float8**, batch size 64) slower"
         in findings.answer(tables(rows))[0]
     )
-
-
-def test_the_largest_batches_are_said_where_they_were_searched_for():
-    made = three("mixed_float16", [2.0, 2.1, 1.9])
-    assert "argest batch" not in " ".join(findings.answer(made))
-    policies = ["float32", "mixed_float16"]
-    tried = pd.DataFrame({"policy": policies, "batch_size": [64, 64], "status": ["oom", "oom"]})
-    said = " ".join(findings.answer(replace(made, attempts=tried)))
-    fits = "Largest batch that fits: 32 (not 64) with **float32** and **mixed_float16**."
-    assert fits in said
-    title = choose.of(replace(made, attempts=tried)).title
-    assert title.startswith(
-        "Equally large batches fit with float32 and mixed_float16: 32 (not 64); "
-    )
-    tried.loc[1, "batch_size"] = 96
-    # The lie: a gain of 10 %, of a search whose gaps are as wide.
-    said = " ".join(findings.answer(replace(made, attempts=tried)))
-    assert "32 (not 64) with **float32** and 32 (not 96) with **mixed_float16**" in said
-    more = pd.DataFrame({"policy": ["mixed_float16"], "batch_size": [64], "status": ["ok"]})
-    further = replace(made, attempts=pd.concat([tried, more]))
-    begins = "The largest batch is 32 (not 64) with float32 and 64 (not 96) with mixed_float16; "
-    assert choose.of(further).title.startswith(begins)
-    # A short attempt fitted at which the whole runs were out of memory.
-    mixed = made.results[made.results.policy == "mixed_float16"].iloc[[0]]
-    out = mixed.assign(batch_size=64, status="oom", run_id="out")
-    whole = replace(further, results=pd.concat([made.results, out]))
-    assert findings.largest_batches(whole).to_dict() == {"float32": 32, "mixed_float16": 32}
-    # A search that ended for another reason does not know what fits.
-    unknown = replace(made, attempts=tried.assign(status="failed"))
-    assert "argest batch" not in " ".join(findings.answer(unknown))
-    assert "batch" not in choose.of(unknown).title
 
 
 @pytest.mark.parametrize(
