@@ -135,7 +135,9 @@ def _speed(rows: pd.DataFrame, because: Sequence[str] = (), timed: bool = True) 
     rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
     # What is not valid stands in the banner: it needs no sentence of its own.
     said += [f"Others: {listed(rest)}"] * any(word != "not valid" for word in own)
-    return " ".join(f"{wording.capitalized(text)}." for text in said)
+    # Not oneDNN, which is a name.
+    begun = [f"S{text[1:]}" if text.startswith("strict ") else text for text in said]
+    return " ".join(f"{text}." for text in begun)
 
 
 def _decided(rows: pd.DataFrame, timed: bool) -> str:
