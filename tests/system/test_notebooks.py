@@ -94,7 +94,7 @@ def test_the_first_notebook_answers_for_a_model_and_images_of_ones_own(tmp_path,
     for part in (
         "[2/2] policy",
         "steps are traced",
-        "float32 (the default; ",
+        "float32 (the default",
         "model: mine:build",
     ):
         assert part in page, part
