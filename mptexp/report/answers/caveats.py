@@ -74,7 +74,7 @@ def banner(
     )
     if counted:
         flag, runs, of = counted[0]
-        others = [_short(*each, tables) for each in counted[1:] if not _covers(counted[0], each)]
+        others = _short([each for each in counted[1:] if not _covers(counted[0], each)], tables)
         also = f"Also {'; '.join(others)}." * bool(others)
         opening = _opening(flag, runs, of, tables)
         holds = _holds(tables, findings)
@@ -345,9 +345,12 @@ def _named(figures: Collection[str], tables: Tables) -> list[str]:
     return [*dict.fromkeys(own.get(name, name) for name in figures)]
 
 
-def _short(flag: Flag, runs: int, of: int, tables: Tables) -> str:
-    """`times of all runs (interference)`."""
-    return f"{_lost(flag, tables)} of {_which(runs, of)} ({flag.name})"
+def _short(counted: Sequence[Counted], tables: Tables) -> list[str]:
+    """`times of all runs (interference, throttled)`, each loss once."""
+    names: dict[str, list[str]] = {}
+    for flag, runs, of in counted:
+        names.setdefault(f"{_lost(flag, tables)} of {_which(runs, of)}", []).append(flag.name)
+    return [f"{what} ({', '.join(own)})" for what, own in names.items()]
 
 
 def _which(runs: int, of: int) -> str:

@@ -261,6 +261,20 @@ def test_the_banner_names_further_flags_only_where_they_take_more():
     assert "Also accuracy of 1 of 6 runs (not trained)." in full
 
 
+def test_further_flags_that_take_the_same_are_named_together():
+    made = list(three())
+    for each in made[:3]:
+        each["marks"] = [
+            "measured while other programs used the processor",
+            "measured while the device was throttled (heat)",
+        ]
+    for each in made:
+        each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
+        each["history"] = [each["history"][-1] | {"val_accuracy": 0.1}]
+    (full,) = caveats.banner(tables(made), "accuracy")
+    assert "Also times of 3 of 6 runs (interference, throttled)." in full
+
+
 def test_the_banner_begins_with_what_the_answer_is_about():
     marks = ["measured while other programs used the processor"]
     made = [each | {"marks": marks} for each in three()]
