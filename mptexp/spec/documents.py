@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.comments import Comment, CommentedMap, CommentedSeq, Format, LineCol
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import RoundTripConstructor
 from ruamel.yaml.error import StringMark, YAMLError
@@ -66,7 +66,7 @@ def spread(value: Any) -> Any:
         made = CommentedSeq(map(spread, value))
     else:
         return value
-    for name in ("_yaml_line_col", "_yaml_format", "_yaml_comment"):
+    for name in (LineCol.attrib, Format.attrib, Comment.attrib):  # not what it merges
         if hasattr(value, name):
             setattr(made, name, getattr(value, name))
     return made

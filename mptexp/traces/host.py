@@ -32,6 +32,8 @@ RANGE = re.compile(  # what people call the range of a step, with or without its
 )
 INPUT = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d+\): __next__")
 STEPPED = "Optimizer.step#"
+# The range around code that torch.compile made: an operation, or an annotation in later versions.
+COMPILED = "## Call CompiledFxGraph"
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
 SCALING = re.compile(r"^aten::_amp_")

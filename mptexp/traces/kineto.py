@@ -9,8 +9,7 @@ from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import counters, json_events, launches, products
-from mptexp.traces.host import INPUT, MODULE, ON_DEVICE, RANGE, Event
-from mptexp.traces.launches import COMPILED
+from mptexp.traces.host import COMPILED, INPUT, MODULE, ON_DEVICE, RANGE, Event
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.xla_names import LAYER
 

@@ -10,7 +10,16 @@ from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import counters, host_steps, kernels, operations, products, steps
-from mptexp.traces.host import GRAPH, GRAPH_LAUNCH, LAUNCHES, ON_DEVICE, STEP, Event, Host
+from mptexp.traces.host import (
+    COMPILED,
+    GRAPH,
+    GRAPH_LAUNCH,
+    LAUNCHES,
+    ON_DEVICE,
+    STEP,
+    Event,
+    Host,
+)
 from mptexp.traces.operations import Span, Trace
 from mptexp.traces.steps import Launched, Steps
 
@@ -32,8 +41,6 @@ ELSEWHERE = (
     "most of what its host launched in the steps ran outside of them, and nothing tells what of it "
     "is of which step; trace more steps, and wait for the device after the last one"
 )
-# The range around code that torch.compile made: an operation, or an annotation in later versions.
-COMPILED = "## Call CompiledFxGraph"
 
 
 class _Recorded:

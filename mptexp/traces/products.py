@@ -11,7 +11,15 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from mptexp.traces.host import BACKWARD, INPUT, OPTIMIZER, Event, outermost, without_closures
+from mptexp.traces.host import (
+    BACKWARD,
+    COMPILED,
+    INPUT,
+    OPTIMIZER,
+    Event,
+    outermost,
+    without_closures,
+)
 from mptexp.traces.steps import REPEATED, WHOLE, Steps
 
 # Where each has its weights among its inputs; a product of two plain matrices may have none.
@@ -24,7 +32,7 @@ AROUND = re.compile(
 )
 # Of torch.compile, and of what PyTorch calls for a whole layer in an inference, in some types.
 HIDES = re.compile(
-    r"^(Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph"
+    rf"^(Torch-Compiled Region|CompiledFunction|{COMPILED}"
     r"|aten::_(transformer_encoder_layer_fwd|native_multi_head_attention)$)"
 )
 
