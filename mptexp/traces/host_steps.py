@@ -3,7 +3,7 @@
 import math
 import re
 import statistics
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -214,23 +214,17 @@ def updates(events: Sequence[Event], ran: Iterable[Event], found: Steps) -> Sequ
     Args:
         ran: on the device that is explained.
     """
-    intervals = found.on_host or found.intervals
-    begins, ends = zip(*intervals, strict=True)
-
-    def place(event: Event) -> int | None:
-        found = bisect_right(begins, event.start) - 1
-        return found if found >= 0 and event.start < ends[found] else None
-
+    number = steps.numbered(found)
     stepped: dict[str, Counter[int]] = defaultdict(Counter)
     for event in _stepping(events):
-        if (of := place(event)) is not None:
-            stepped[event.name][of] += 1
+        if (n := number(event.start)) is not None:
+            stepped[event.name][n] += 1
     passes = (e for e in events if e.kind == "op" and BACKWARD.search(e.name))
-    trained = any(place(event) is not None for event in passes)
+    trained = any(number(event.start) is not None for event in passes)
     if not stepped and (not trained or any(kernels.work(e.name) == "optimizer" for e in ran)):
         return None
     most = max(stepped.values(), key=Counter.total, default=Counter())
-    return [most[number] for number in range(len(intervals))]
+    return [most[n] for n in range(len(found.on_host or found.intervals))]
 
 
 def accumulates(updated: Sequence[int] | None, found: Steps) -> bool:

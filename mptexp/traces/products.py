@@ -5,7 +5,6 @@ host asks for does not.
 """
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -20,7 +19,7 @@ from mptexp.traces.host import (
     outermost,
     without_closures,
 )
-from mptexp.traces.steps import REPEATED, WHOLE, Steps
+from mptexp.traces.steps import REPEATED, WHOLE, Steps, numbered
 
 # Where each has its weights among its inputs; a product of two plain matrices may have none.
 PLACES = {"addmm": 2, "mm": None}
@@ -64,13 +63,11 @@ def of(events: Iterable[Event], found: Steps) -> Mapping[str, int]:
     ops = [event for event in known if event.kind == "op" and _asked(event.name)]
     if found.how in (WHOLE, REPEATED) or any(HIDES.match(event.name) for event in ops):
         return {}
-    intervals = found.on_host or found.intervals
-    begins = [begin for begin, _ in intervals]
-    made: list[Counter[str]] = [Counter() for _ in intervals]
+    number = numbered(found)
+    made = [Counter[str]() for _ in found.on_host or found.intervals]
     for event in outermost(ops):
-        place = bisect_right(begins, event.start) - 1
-        if WEIGHTED.match(event.name) and place >= 0 and event.start < intervals[place][1]:
-            made[place][event.args.get("weights", "")] += 1
+        if WEIGHTED.match(event.name) and (n := number(event.start)) is not None:
+            made[n][event.args.get("weights", "")] += 1
     return dict(made[0]) if all(one == made[0] for one in made) else {}
 
 

@@ -4,7 +4,7 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -202,6 +202,18 @@ def holding(steps: Steps, instants: Sequence[float]) -> list[int]:
         for n, (begin, end) in enumerate(steps.on_host or steps.intervals)
         if bisect_left(ordered, begin) < bisect_left(ordered, end)
     ]
+
+
+def numbered(steps: Steps) -> Callable[[float], int | None]:
+    """What gives the number of the step that an instant of the host is in; None of none."""
+    intervals = steps.on_host or steps.intervals
+    begins = [begin for begin, _ in intervals]
+
+    def number(at: float) -> int | None:
+        n = bisect_right(begins, at) - 1
+        return n if n >= 0 and at < intervals[n][1] else None
+
+    return number
 
 
 def outrun(steps: Steps, busy: Sequence[Interval]) -> bool:
