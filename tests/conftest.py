@@ -42,12 +42,18 @@ sys.modules.setdefault("rfc3987_syntax", None)
 pandas.options.mode.string_storage = "python"
 
 
+# Most of what a small training takes is to compile it, which so takes three quarters of the time.
+QUICK_TO_COMPILE = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
+
+
 # --- a temporary folder of their own ------------------------------------------------------------
 
 
 def pytest_configure(config):
     if "MPTEXP_TESTS" in os.environ:  # a process among those of xdist, or of a test
         return
+    if "bench" not in config.getoption("markexpr").partition("not bench")[0]:
+        os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     config.own_temporary_folder = tempfile.mkdtemp(prefix="mpt-", dir="/tmp")
     os.environ["MPTEXP_TESTS"] = os.environ["TMPDIR"] = config.own_temporary_folder

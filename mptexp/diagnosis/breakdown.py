@@ -48,8 +48,8 @@ _MEMORY_WORDS = """
     read reciprocal reduce relu relu6 repeat resize reverse rint rng roll round rsqrt scalar scatter
     segment select selu shape sigmoid sign silu sin sinh slice softmax softplus softsign sort
     split sqrt square squared squeeze stack stateless stitch sub subtract sum swish take tan
-    tanh threshold tile topk transpose tril triu unfold uniform unpack unsorted update upsample
-    where window xdivy xlogy xor zero zeros
+    tanh threshold tile topk transpose tril triu unary unfold uniform unpack unsorted update
+    upsample where window xdivy xlogy xor zero zeros
 """
 MEMORY_WORDS = frozenset(_MEMORY_WORDS.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

@@ -13,7 +13,6 @@ from mptexp.diagnosis import ablations, losses
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.losses import Case, Loss
 
-LEAST_SHARE = 0.10  # of the step: from here a cause is named, and an ablation worth a run
 LEAST_CERTAIN = 0.05  # that a cause which is named takes for certain, with a confidence of 95 %
 
 

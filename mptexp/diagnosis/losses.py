@@ -23,13 +23,15 @@ from mptexp.spec.policies import EFFECTIVE_SHARE
 if TYPE_CHECKING:
     from mptexp.diagnosis.causes import Cause
 
+LEAST_SHARE = 0.10  # of the step: from here a cause is named, and an ablation worth a run
 NOT_FASTER = 0.95  # of the baseline's time: what 16 bits do not shorten by more
 MOST_LAYERS = 3  # named
 BYTES = {"float32": 4, "float64": 8}  # of types that are wider than those of 16-bit policies
 AS_BEFORE = 0.75  # of the baseline's time: what a layer takes that casts to the baseline's type
 # Times the baseline's: memory-bound work that 16 bits make slower. Up to there the conversions
-# around work in float32, such as batch normalization that is not fused, may explain it by bytes.
-SLOWER = 1.6
+# around work in float32, such as batch normalization that is not fused, may explain it by bytes;
+# from LITTLE_SLOWER on, so may single operations that are so much slower.
+SLOWER, LITTLE_SLOWER = 1.6, 1.1
 NO_FASTER_PEAK = 1.1  # of the baseline's: a type whose measured peak is below it is no faster
 # Times the baseline's: what no kernel takes, but a loop over single numbers.
 REFERENCE = 5
@@ -303,9 +305,20 @@ def slower_memory(case: Case, cause: "Cause") -> Loss | None:
 
 
 def _slower_memory(case: Case) -> pd.DataFrame:
-    """The layers whose memory-bound work takes longer than the baseline's."""
+    """The layers whose memory-bound work takes longer than the baseline's.
+
+    As a whole, or by no more than what single operations do, which a layer's others may hide. Less
+    than is named stays what all of it is, memory-bound work that 16 bits did not halve.
+    """
     table = case.of("memory").drop(["", *case.wide.index], errors="ignore")
-    return table[(table.baseline_s > 0) & (table.candidate_s > SLOWER * table.baseline_s)]
+    before, after = table.baseline_s, table.candidate_s
+    ops = case.seconds[case.seconds.index.get_level_values("cause") == "memory"]
+    slow = ops[(ops.baseline_s > 0) & (ops.candidate_s > SLOWER * ops.baseline_s)]
+    longer = (slow.candidate_s - slow.baseline_s).groupby("layer").sum().reindex(table.index)
+    by_ops = (after > LITTLE_SLOWER * before) & (longer >= after - before)
+    slow = table[(before > 0) & ((after > SLOWER * before) | by_ops)]
+    lost_s = (slow.candidate_s - slow.baseline_s / 2).sum()
+    return slow if lost_s >= LEAST_SHARE * case.pair.step_s else slow[:0]
 
 
 def emulation(case: Case, cause: "Cause") -> Loss:
@@ -370,15 +383,21 @@ def _wide(case: Case) -> pd.DataFrame:
     types |= _casting(case, types, profile.get("wide_products"))
     parts, memory = {}, _memory_in_16_bits(case, [*types])
     for layer, dtype in types.items():
-        slow, fast = _peaks(case)
-        # The peak is that of 32 bits: half of it is 64 bits' at most.
         own = memory if dtype == "float32" else 2 / BYTES[dtype]
-        parts[layer] = min(1.0, slow / fast) * 4 / BYTES[dtype], own, 0.0
+        parts[layer] = _matrix_in_16_bits(case, dtype), own, 0.0
     for x in work:
         if pd.notna(x.get("alone_low_s")):
             alone = min(1.0, x["alone_low_s"] / x["alone_s"])
             parts[x["layer"]] = alone, alone, 0.0
     return pd.DataFrame.from_dict(parts, "index", columns=["matrix", "memory", "casts"])
+
+
+def _matrix_in_16_bits(case: Case, dtype: str) -> float:
+    """The part of a wider type's time that matrix work takes in 16 bits, by the measured peaks."""
+    slow, fast = _peaks(case)
+    if dtype == "float64":  # older records lack its peak: half of that of 32 bits is 64 bits' most
+        slow = case.candidate["work"]["ceilings"].get("float64_flops_per_s", slow / 2)
+    return min(1.0, slow / fast)
 
 
 def _memory_in_16_bits(case: Case, wide: Sequence[str]) -> float:

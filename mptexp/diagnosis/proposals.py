@@ -10,7 +10,7 @@ from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, breakdown
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.causes import LEAST_SHARE
+from mptexp.diagnosis.losses import LEAST_SHARE
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir

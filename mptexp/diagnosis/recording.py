@@ -14,7 +14,7 @@ from functools import cached_property
 import pandas as pd
 
 from mptexp.diagnosis import arithmetic, breakdown
-from mptexp.diagnosis.causes import LEAST_SHARE
+from mptexp.diagnosis.losses import LEAST_SHARE
 from mptexp.traces.operations import WAITS, Trace
 from mptexp.traces.steps import WHOLE
 

@@ -16,9 +16,9 @@ from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN, LEAST_SHARE
+from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN
 from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, effect, together
-from mptexp.diagnosis.losses import Case, Loss, left, within_the_step
+from mptexp.diagnosis.losses import LEAST_SHARE, Case, Loss, left, within_the_step
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir

@@ -276,6 +276,7 @@ class Ceilings(TypedDict):
     dtype: str
     matmul_flops_per_s: Positive
     copy_bytes_per_s: Positive
+    float64_flops_per_s: NotRequired[Positive]
 
 
 @with_config(OPEN)

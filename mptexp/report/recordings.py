@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 from great_tables import GT
 
-from mptexp.diagnosis.causes import LABELS, LEAST_SHARE
+from mptexp.diagnosis.causes import LABELS
+from mptexp.diagnosis.losses import LEAST_SHARE
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report.answers import recorded, what_to_try
 from mptexp.report.figures import diagnosis as figures

@@ -117,6 +117,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     outcome = replace(
         outcome,
         profile=profile,
+        work=work.with_float64(outcome.work, run, outcome.card, profile),
         trace=trace,
         validated={} if outcome.diverged_epoch else validated(run, trainer.predicted, images),
         loss_scales=exponents.changes(scales.samples),

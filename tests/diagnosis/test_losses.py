@@ -209,6 +209,26 @@ def test_memory_bound_work_that_is_slower_in_16_bits_is_told_from_what_is_not_ha
     assert (other.spent_s, other.baseline_s) == pytest.approx((0.002, 0.003))
 
 
+@pytest.mark.parametrize(
+    ("after", "is_slow"),
+    [
+        ({"Erfc": 0.0030, "Mul": 0.0025}, True),
+        ({"Erfc": 0.0030, "Mul": 0.0010}, False),  # as a whole it is faster
+        ({"Erfc": 0.0014, "Mul": 0.0040}, False),  # no operation is much slower
+        ({"Erfc": 0.0018, "Mul": 0.0044}, False),  # nor does the one that is explain the rest
+    ],
+)
+def test_an_operation_that_is_slower_tells_why_its_layer_is(after, is_slow):
+    # GELU in bfloat16: its error function took six times as long, and "memory-bound work that 16
+    # bits did not halve" was named, as the layer took 1.4 times as long.
+    before = {"memory": {("gelu", "Erfc"): 0.001, ("gelu", "Mul"): 0.003}}
+    sides = {"before": before, "after": {"memory": {("gelu", op): s for op, s in after.items()}}}
+    lost = sum(after.values()) - 0.002
+    name, other = ("slow operations", "memory")[:: 1 if is_slow else -1]
+    assert loss(name, **sides).seconds == pytest.approx(lost)
+    assert not (found := loss(other, **sides)) or not found.seconds
+
+
 def test_what_is_little_slower_or_in_no_layer_is_memory_bound():
     # Of a layer that the baseline's trace does not name nobody knows whether it became slower.
     sides = memory(norm=[0.001, 0.0015], new=[0.0, 0.002], **{"": [0.001, 0.002]})
@@ -253,6 +273,15 @@ def test_a_layer_that_casts_within_loses_all_that_16_bits_would_save(wide, part_
     assert lost["casts"].seconds == pytest.approx(0.0001)
     assert lost["casts"].layers == ("known",)
     assert not lost.keys() & {"slow layer", "memory", "slow operations"}
+
+
+def test_of_64_bits_the_measured_peak_counts():
+    known = program(2e11, OWN, float64=0.8, bfloat16=0.2)
+    by_32_bits = all_of(known)["float32 fallback"].seconds
+    known["work"]["ceilings"]["float64_flops_per_s"] = 1e13
+    # A fortieth of the peak in 16 bits; an eighth, were it half of that in 32.
+    more_s = all_of(known)["float32 fallback"].seconds - by_32_bits
+    assert more_s == pytest.approx(0.008 * (1 / 8 - 1 / 40))
 
 
 KEPT = {"layer": "kept", "compute_dtype": "float32"}

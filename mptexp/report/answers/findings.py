@@ -228,9 +228,9 @@ def _shared(places: pd.Series) -> str:
 def _ends(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of the least and of the largest number that is said: faster, or slower, than what.
 
-    Of some that are faster and some that are slower, the slower one first.
+    Of some that are faster and some that are slower, or may be either, the slower one first.
     """
-    up = bool((rows.speedup >= 1).any())
+    up = (rows.speedup >= 1).any() or wording.finding(rows.iloc[0]) == INCONCLUSIVE
     ordered = rows.sort_values("speedup", ascending=up, kind="stable").to_dict("records")
     return [ordered[0], ordered[-1]]
 

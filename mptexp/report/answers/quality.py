@@ -35,6 +35,10 @@ def sentences(tables: Tables) -> list[str]:
 
 def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
     """What is said of accuracy: what is found, by how much, how accurate the policies are."""
+    own = of_task(tables.ok, measure.task)
+    several = own.policy[own.phase == "train"].nunique() > 1
+    if several and own[measure.task.column].isna().all():
+        return f"{measure.name} was not measured"
     said, level = _accuracies(tables, table, measure, margin), _level(tables, table, measure)
     numbers = [level, _apart(tables, table, measure)]
     one = said.startswith(ONE_FINDING.format(measure.name))  # of several each has its own

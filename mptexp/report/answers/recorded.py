@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from mptexp.diagnosis.causes import LABELS, LEAST_SHARE
+from mptexp.diagnosis.causes import LABELS
+from mptexp.diagnosis.losses import LEAST_SHARE
 from mptexp.diagnosis.recording import BOUNDS, FEWER_BITS, Comparison, Recording
 from mptexp.report.tables.why_tables import milliseconds, percent
 from mptexp.report.text import wording

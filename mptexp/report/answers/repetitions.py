@@ -11,14 +11,14 @@ NAMED = 3  # comparisons that a sentence lists
 
 
 def sentence(shared: Repetition) -> str:
-    """`Consistent, the intervals overlap: mixed_bfloat16 is 1.26× [1.01, 1.57] and ...`.
+    """`Consistent, the intervals overlap: mixed_bfloat16's speed is 1.26× [1.01, 1.57] and ...`.
 
     Plain text; comparisons whose intervals do not overlap come first.
     """
     pairs = sorted(shared.ratios, key=lambda pair: pair[0].overlaps(pair[1]))
     points = pd.DataFrame([json.loads(one.work) | {"setting": one.setting} for one, _ in pairs])
     clauses = [
-        f"{one.candidate} is {_number(one)} and {_number(other)} than "
+        f"{one.candidate}'s speed is {_number(one)} and {_number(other)} that of "
         f"{wording.default_name(one.baseline)} ({place})"
         for (one, other), place in zip(pairs, wording.places(points), strict=True)
     ]
@@ -34,5 +34,4 @@ def _verdict(shared: Repetition) -> str:
 
 
 def _number(ratio: Ratio) -> str:
-    _, low, high = wording.above_one(ratio.speedup, ratio.low, ratio.high)
-    return f"{wording.times(ratio.speedup)} [{wording.factor(low)}, {wording.factor(high)}]"
+    return f"{wording.factor(ratio.speedup)}× {wording.ends(ratio.low, ratio.high)}"

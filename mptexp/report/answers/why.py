@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.diagnosis.causes import LEAST_SHARE
-from mptexp.diagnosis.losses import Loss
+from mptexp.diagnosis.losses import LEAST_SHARE, Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
-from mptexp.report.tables.why_tables import gain, interval, percent
+from mptexp.report.tables.why_tables import between, gain, percent
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.backends import LABELS as BACKENDS
@@ -45,7 +44,7 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 def _against(verdict: Verdict) -> str:
     """`1.08× faster than float32 [1.06, 1.10]`, or why there is no interval."""
     over, base = verdict.speedup, wording.default_name(verdict.pair.baseline.policy)
-    return f"{wording.over(over.estimate)} {base} {interval(over, verdict.pair.flags)}"
+    return between(over, verdict.pair.flags, base)
 
 
 def _doubt(verdict: Verdict, what: str) -> str:

@@ -44,18 +44,16 @@ def of(
     title = f"{most} {wording.than(most)} {base}"
     if not proven:
         inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
-        ends = [wording.times(bar.value) for bar in (bars[0], bars[-1])]
-        words = [end.partition(" ")[2] for end in ends]
-        ends[0] = ends[0].partition(" ")[0] if words[0] == words[1] != "as fast" else ends[0]
-        span = " to ".join(dict.fromkeys(ends)) if ends[0] not in ends[1] else ends[1]
-        said = f"{nothing.format(base)}: {span}, {INCONCLUSIVE}"
+        ends = dict.fromkeys(f"{wording.factor(bar.value)}×" for bar in (bars[0], bars[-1]))
+        held = "its interval includes" if len(bars) == 1 else "all intervals include"
+        said = f"{nothing.format(base)}: {' to '.join(ends)}, but {held} 1"
         title = said if inconclusive else provisional(title)
     sentences = [
         f"{wording.OPENINGS[word].format(base)}: {_named(own)}."
         for word in wording.OPENINGS
         if (own := [bar for bar in bars if bar.finding == word])
     ]
-    more = caveats.remedies(tables, "time") or speed_advice.repeats_to_decide(rows)
+    more = caveats.remedies(tables, "time") or speed_advice.repeats_to_decide(rows, rows.label)
     keep = otherwise * all(bar.finding == INCONCLUSIVE for bar in bars)
     advice = "" if proven else "; ".join(filter(None, [keep, more]))
     if faster and choose:

@@ -118,7 +118,8 @@ def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         few = rows.blocks.max()
         return _Advice(caveats.remedies(tables, "time", few).removesuffix("."))
-    more = repeats_to_decide(native if len(native) else rows, gains=True)
+    measured = native if len(native) else rows
+    more = repeats_to_decide(measured, _names(measured), gains=True)
     return _Advice("; ".join(filter(None, [f"keep {base}", more, _untried(rows, tables)])))
 
 
@@ -178,30 +179,39 @@ def _without_input(faster: pd.DataFrame, rows: pd.DataFrame) -> str:
     return f"{gains}; with an input no gain is shown"
 
 
-def repeats_to_decide(rows: pd.DataFrame, gains: bool = False) -> str:
+def repeats_to_decide(rows: pd.DataFrame, names: pd.Series, gains: bool = False) -> str:
     """What more repeats of the inconclusive comparisons would show; empty where none is.
 
     Said of the one that takes fewest.
 
     Args:
+        names: of the rows, said where several are inconclusive.
         gains: whether it is gains that are looked for.
     """
     own = rows[(rows.finding == INCONCLUSIVE) & ((rows.speedup > 1) | (not gains))]
     if own.empty:
         return ""
     wanted = [
-        (n, wording.times(row.speedup), f"{row.blocks:.0f}")
+        (n, f"{row.blocks:.0f}", f"{wording.factor(row.speedup)}×", names[row.Index])
         for row in own.itertuples()
         if (n := contrast.repeats_to_decide(Contrast(row.speedup, row.low, row.high, row.blocks)))
     ]
     if not wanted:
         return MANY_REPEATS
-    least, speedup, blocks = min(wanted)
+    least, blocks, ratio, name = min(wanted)
     # Nor is a bound known where a comparison has no interval.
     open_ = ~rows.finding.isin(["faster", "worse", "not valid", "no interval"]).any()
     if least > FEW and open_ and (most := rows.high.max()) > 1:
         return f"a gain above {wording.factor(most)}× is not likely: the 95 % intervals end there"
-    return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
+    which = f"{ratio} ({verbatim(name)})" if len(own) > 1 else ratio
+    return f"about {least} repeats, not {blocks}, should show whether {which} is chance"
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    """`mixed_bfloat16, batch size 32`: what tells comparisons apart, by policy and place."""
+    parts = [name for name in ("policy", "place") if rows[name].nunique() > 1]
+    named = [", ".join(row[part] for part in parts) for row in rows.to_dict("records")]
+    return pd.Series(named, rows.index, dtype=object)
 
 
 def _kind(tables: Tables) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.diagnosis.causes import LEAST_SHARE
+from mptexp.diagnosis.losses import LEAST_SHARE
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import schema
 from mptexp.report.answers import caveats, commands, quality, why
@@ -137,17 +137,25 @@ def _inline(text: str) -> str:
 
 
 def title(sweep: MeasuredSweep) -> str:
-    """The finding of a sweep in a few words; where it gains nothing and there is room, why."""
+    """The finding of a sweep in a few words; where it gains nothing and there is room, why.
+
+    One that takes more than two lines leaves a single device to the line of conditions below.
+    """
+    whole, where = _explained(sweep), f" on {device(sweep.tables)}"
+    return visible(whole if len(whole) <= TWO_LINES else whole.replace(where, "", 1))
+
+
+def _explained(sweep: MeasuredSweep) -> str:
     finding = sweep.subject.title
     about = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
     causes = {v.blamed[0].cause for v in about if _is_explained(v)}
     if len(causes) != 1 or not all(map(_is_explained, about)):
-        return visible(finding)
+        return finding
     shares, cause = [v.blamed[0].share for v in about], causes.pop()
     # What the cause says too is said once.
     shorter = finding.replace(" (emulated)", "", 1) if cause.emulated else finding
     whole = f"{shorter}, because {_span(min(shares), max(shares))} of its step is {cause.brief}"
-    return visible(whole if len(whole) <= TWO_LINES else finding)
+    return whole if len(whole) <= TWO_LINES else finding
 
 
 def _is_about(title: str, verdict: Verdict) -> bool:

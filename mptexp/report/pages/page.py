@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ def build(
     notebook: Path,
     shared: Mapping[str, str] | None = None,
     up: tuple[str, str] | None = None,
+    beside: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Writes the report of a sweep from its records: index.html and the files beside it.
 
@@ -38,6 +39,7 @@ def build(
         notebook: the report notebook.
         shared: Open Graph's properties beside those of `lead.card`: addresses on a site.
         up: address and name of the page that lists this report.
+        beside: the same of reports on the same network.
     """
     directory = sweep.directory
     data_files.write(sweep)
@@ -60,7 +62,7 @@ def build(
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
             why = outcome(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
-        page = rendering.report_page(executed, lead.title(sweep), card, up)
+        page = rendering.report_page(executed, lead.title(sweep), card, up, beside)
     store.write_text(directory.index, page)
     return directory.index
 

@@ -4,7 +4,7 @@ import html
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,16 @@ def report_page(
     title: str,
     card: Mapping[str, str] | None = None,
     up: tuple[str, str] | None = None,
+    beside: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The executed notebook of a report, without its code, with contents and sortable tables.
 
     Args:
         card: Open Graph's properties of the page, as plain text.
         up: address and name of the page from which this one is reached.
+        beside: the same of reports on the same network.
     """
-    resources = {"card": dict(card or {}), "up": up}
+    resources = {"card": dict(card or {}), "up": up, "beside": beside}
     resources |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
     page = _exported(notebook, title, resources, with_code=False)
     page = _with_labels(_with_shared_styles(page))
@@ -41,7 +43,7 @@ def run_page(notebook: Path, title: str, up: tuple[str, str] | None = None) -> s
 
     It may come from anybody: of its outputs only what shows something is left.
     """
-    return _exported(notebook, title, {"card": {}, "up": up}, with_code=True)
+    return _exported(notebook, title, {"card": {}, "up": up, "beside": ()}, with_code=True)
 
 
 def _exported(notebook: Path, title: str, resources: dict[str, Any], with_code: bool) -> str:

@@ -43,6 +43,7 @@ from mptexp.spec.terminal import visible
 TITLE = "What does reduced precision buy?"
 SHARED = (1200, 630)  # pixels of the image that is shown beside a link
 MARGIN = 30
+MOST_BESIDE = 8  # reports that a page names which are on the same network
 # By this an index is known as one that was made here, whose site may be made again.
 MARK = '<meta name="generator" content="mptexp publish">'
 
@@ -105,7 +106,8 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
 def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: str) -> list[str]:
     """Removes the reports that are not up to date, and makes those that are missing."""
     targets = [SweepDir(site / place.name) for place in places]
-    proofs = [_proof(place, notebook, address) for place in places]
+    beside = _beside(places)
+    proofs = [_proof(place, notebook, address, beside.get(place.name, ())) for place in places]
     known = [_published(*pair) for pair in zip(targets, proofs, strict=True)]
     kept = {target.root for target, entry in zip(targets, known, strict=True) if entry}
     for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
@@ -120,7 +122,7 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
         if entry is None:
             _copy(place, target)
             try:
-                entry = _report(target, notebook, address)
+                entry = _report(target, notebook, address, beside.get(place.name, ()))
             except OSError:
                 raise
             except Exception as error:  # what is wrong with one report costs no other its page
@@ -135,6 +137,24 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
     store.write_text(index, _index(entries, address))
     return faults
+
+
+def _beside(places: Sequence[SweepDir]) -> dict[str, list[str]]:
+    """By the name of each sweep those of the others that trained the same network on the same data.
+
+    Told by the first run of each that can be read.
+    """
+    trained = {}
+    for place in places:
+        for path in sorted(place.runs.glob("*/record.json")):
+            with suppress(RecordError):
+                asked = store.read_record(path)["parameters"]
+                trained[place.name] = asked.get("model"), asked.get("dataset")
+                break
+    return {
+        name: [n for n, theirs in trained.items() if theirs == own and n != name][:MOST_BESIDE]
+        for name, own in trained.items()
+    }
 
 
 def _remove(made: SweepDir) -> None:
@@ -236,9 +256,10 @@ def _is_ours(place: SweepDir) -> bool:
 # meanwhile, is kept where it proves to be what was made here of exactly this.
 
 
-def _proof(source: SweepDir, notebook: Path, address: str) -> Path:
+def _proof(source: SweepDir, notebook: Path, address: str, beside: Sequence[str]) -> Path:
     """A file of the user's cache, where only this user writes, named by all that a report is of."""
-    about = (address, source.name, Path.cwd(), Path.home())  # the last are taken out of pages
+    # The paths are taken out of pages.
+    about = (address, source.name, *beside, Path.cwd(), Path.home())
     total = hashlib.sha256(_renderer() + "\0".join(map(str, about)).encode())
     total.update(_contents([notebook], Path("/")))
     total.update(_contents(_sources(source), source.root.absolute()))
@@ -352,7 +373,7 @@ def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
     return ids, faults
 
 
-def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
+def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]) -> Entry:
     """Makes the report and the image of its link; returns what the index says of it."""
     sweep = measured.load(place)
     tables = sweep.tables
@@ -362,7 +383,8 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
     if first:
         _share(first.draw()[0], place.root / "share.png")
         shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
-    page.build(sweep, notebook, shared, ("../index.html", "All reports"))
+    others = [(f"../{quote(name)}/index.html", visible(name)) for name in beside]
+    page.build(sweep, notebook, shared, ("../index.html", "All reports"), others)
     moments = [r["ended_at"] for r in tables.records if r.get("ended_at")]
     return Entry(
         name=visible(place.name),

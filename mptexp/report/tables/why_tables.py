@@ -35,8 +35,20 @@ def milliseconds(seconds: float) -> str:
 
 
 def gain(over: Contrast, flags: str = "") -> str:
-    """What a change gave: `2.40× faster [2.31, 2.49]`, `2.00× slower [1.80, 2.20]`."""
-    return f"{wording.times(over.estimate)} {interval(over, flags)}"
+    """What a change gave: `2.40× faster [2.31, 2.49]`, `1.02× as fast [0.97, 1.07]`."""
+    return between(over, flags)
+
+
+def between(over: Contrast, flags: str, base: str = "") -> str:
+    """`1.08× faster than float32 [1.06, 1.10]`: a ratio with its interval, or why it has none.
+
+    Args:
+        base: the baseline's name, where it is named.
+    """
+    row = _row(over, flags)
+    word = wording.direction(row)
+    than = f" {wording.than(word)} {base}" if base else ""
+    return f"{wording.speed_parts(row)[0]}× {word}{than} {interval(over, flags)}"
 
 
 def interval(over: Contrast, flags: str) -> str:

@@ -18,6 +18,7 @@ from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
+AS_FAST = "as fast"  # of a ratio that is 1.00, or may be above and below
 UNDECIDED = "undecided"  # of a difference in accuracy that may be anything in its interval
 NOT_VALID = "Measured, but not valid"
 # How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
@@ -256,7 +257,7 @@ def factor(ratio: float) -> str:
 def times(speedup: float) -> str:
     """`1.15× faster`, `2.00× slower`, `1.00× as fast`: a ratio without an interval."""
     if factor(speedup) == "1.00":
-        return "1.00× as fast"
+        return f"1.00× {AS_FAST}"
     return f"{factor(speedup)}× faster" if speedup > 1 else f"{factor(1 / speedup)}× slower"
 
 
@@ -267,30 +268,26 @@ def over(speedup: float) -> str:
 
 def than(said: str) -> str:
     """What stands between a ratio or its direction and the baseline: `than`, `as fast` has `as`."""
-    return "as" if said.endswith("as fast") else "than"
+    return "as" if said.endswith(AS_FAST) else "than"
 
 
 def direction(row: Mapping[str, Any]) -> str:
-    """`faster` or `slower`, by the number alone; `as fast` where that is 1.00.
+    """`faster` or `slower`; `as fast` where the interval includes 1, or the number is 1.00.
 
-    Whether an interval shows it is what `finding` says, whose words stand beside the number.
+    Where there is no interval that counts, by the number alone: `finding` says that beside it.
     """
-    return times(row["speedup"]).partition("× ")[2]
-
-
-def above_one(speedup: float, low: float, high: float) -> tuple[float, float, float]:
-    """A speedup and its interval as they are said, see `times`: what is slower, turned round."""
-    slower = times(speedup).endswith("slower")
-    return (1 / speedup, 1 / high, 1 / low) if slower else (speedup, low, high)
+    return AS_FAST if finding(row) == INCONCLUSIVE else times(row["speedup"]).partition("× ")[2]
 
 
 def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     """A speedup as a number and its interval, or why it has none.
 
-    What is slower is the policy's time over the baseline's, so that the number is above 1.
+    What is slower is the policy's time over the baseline's, so that the number is above 1; of what
+    may be either, `0.96× as fast [0.88, 1.05]`, number and interval are the speedup's.
     """
-    word = finding(row)
-    ratio, low, high = above_one(row["speedup"], row["low"], row["high"])
+    word, (ratio, low, high) = finding(row), (row[name] for name in ("speedup", "low", "high"))
+    if direction(row) == "slower":
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
     return factor(ratio), f"({reason})" if reason else ends(low, high)
 

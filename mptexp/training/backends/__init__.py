@@ -176,14 +176,14 @@ class Backend(Protocol):
         """
 
     def layer_gradients(
-        self, layer: "keras.Layer", x: Any, with_input: bool, jit: bool
+        self, layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
     ) -> tuple[Any, ...]:
         """A function that runs a layer forward and backward, and its arguments.
 
         Args:
             layer: built.
-            x: its input.
-            with_input: whether the gradient of x is computed too.
+            inputs: what it is called with.
+            with_inputs: whether their gradients are computed too.
             jit: whether XLA compiles it.
         """
 

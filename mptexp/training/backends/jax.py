@@ -276,24 +276,26 @@ def differentiated(
     return loss, list(zip(names, outputs, strict=True)), [*of_outputs, *of_trained]
 
 
-def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
+def layer_gradients(
+    layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
+) -> tuple[Any, ...]:
     """By a vector-Jacobian product of the layer as a function of its weights."""
     weights = [v.value for v in layer.trainable_variables]
     others = [v.value for v in layer.non_trainable_variables]
 
-    def both(weights: Any, x: Any) -> Any:
-        def forward(weights: Any, x: Any) -> Any:
-            return layer.stateless_call(weights, others, x)[0]
+    def both(weights: Any, *inputs: Any) -> Any:
+        def forward(weights: Any, *inputs: Any) -> Any:
+            return layer.stateless_call(weights, others, *inputs)[0]
 
-        if not with_input and not weights:
-            return forward(weights, x)  # of a frozen layer its output is used
-        if with_input:
-            y, back = jax.vjp(forward, weights, x)
+        if not with_inputs and not weights:
+            return forward(weights, *inputs)  # of a frozen layer its output is used
+        if with_inputs:
+            y, back = jax.vjp(forward, weights, *inputs)
         else:
-            y, back = jax.vjp(lambda weights: forward(weights, x), weights)
+            y, back = jax.vjp(lambda weights: forward(weights, *inputs), weights)
         return back(jax.numpy.ones_like(y))
 
-    return jax.jit(both) if jit else both, weights, x
+    return jax.jit(both) if jit else both, weights, *inputs
 
 
 # --- the profiler ---------------------------------------------------------------------------------

@@ -346,18 +346,21 @@ def differentiated(
     return loss, outputs, tape.gradient(loss, ends)
 
 
-def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
+def layer_gradients(
+    layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
+) -> tuple[Any, ...]:
     """By a tape within a graph."""
 
     @tf.function(jit_compile=jit)
-    def both(x: Any) -> Any:
+    def both(*inputs: Any) -> Any:
+        watched = inputs * with_inputs
         with tf.GradientTape() as tape:
-            tape.watch([x] if with_input else [])
-            y = layer(x)
-        wanted = [*([x] if with_input else []), *layer.trainable_variables]
+            tape.watch(watched)
+            y = layer(*inputs)
+        wanted = [*watched, *layer.trainable_variables]
         return tape.gradient(y, wanted) if wanted else y  # of a frozen layer its output is used
 
-    return both, x
+    return both, *inputs
 
 
 # --- the profiler ---------------------------------------------------------------------------------

@@ -270,16 +270,18 @@ def differentiated(
     return loss.detach(), [(layer, output.detach()) for layer, output in outputs], gradients
 
 
-def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
+def layer_gradients(
+    layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
+) -> tuple[Any, ...]:
     """By autograd; XLA is not asked."""
 
-    def both(x: Any) -> Any:
-        y = layer(x)
+    def both(*inputs: Any) -> Any:
+        y = layer(*inputs)
         if y.requires_grad:  # not that of a frozen layer whose input asks for no gradient
             y.backward(keras.ops.ones_like(y))
         return y
 
-    return both, x.detach().requires_grad_(with_input)
+    return both, *(x.detach().requires_grad_(with_inputs) for x in inputs)
 
 
 # --- the profiler ---------------------------------------------------------------------------------

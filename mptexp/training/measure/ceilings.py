@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -22,6 +22,7 @@ from mptexp.spec.run import Run
 from mptexp.training import backends, costs
 from mptexp.training.data import sources
 
+WIDE = ("float32", "float64")
 RUNS = 3  # that measure a peak anew before the best so far stays
 LEAST_S = 0.02  # a call that takes less is mostly overhead, so the matrices grow
 TRIES, TRY_S = 3, 0.05
@@ -41,80 +42,120 @@ def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
         card: the environment card, which names device and versions.
     """
     policy, kind = POLICY_ROWS[run.policy], card["kind"]
-    product, dtype = ["matmul", policy.compute_dtype], policy.compute_dtype
     return {
         "dtype": policy.compute_dtype if policy.quantization else policy.arithmetic,
-        "matmul_flops_per_s": _cached(run, card, product, lambda: _matmul_flops(kind, dtype)),
+        "matmul_flops_per_s": product_rate(run, card, policy.compute_dtype),
         "copy_bytes_per_s": _cached(run, card, ["copy"], lambda: _copy_bytes(kind)),
     }
 
 
-def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
-    """Seconds that each layer with a kernel takes alone, forward and backward, at its own shapes.
+def product_rate(run: Run, card: dict[str, Any], dtype: str) -> float:
+    """FLOP/s of a large matrix product in a type."""
+    return _cached(run, card, ["matmul", dtype], lambda: _matmul_flops(card["kind"], dtype))
 
-    In the layer's compute dtype and the run's batch size, with XLA where the model has it. Layers
-    with several inputs are left out, and so are those that cost no arithmetic. The gradient of the
-    input is left out where no weights come before, as `costs.table` does. A layer that is used
-    several times takes so many times what its first use does.
+
+# --- layers alone ---------------------------------------------------------------------------------
+
+
+class Alone(NamedTuple):
+    """Seconds that a layer takes alone, forward and backward, at its own shapes.
+
+    Attributes:
+        seconds: in the layer's own compute dtype; None where it is not measured.
+        low_s: under the run's 16-bit policy, of a layer that this leaves in 32 or 64 bits.
     """
-    return {
-        layer.name: uses * _layer_s(run, card, layer, shape, trained, bool(model.jit_compile))
-        for layer, uses, shape, trained in _kernels(run, model)
-    }
+
+    seconds: float | None = None
+    low_s: float | None = None
 
 
-def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
-    """What layer_seconds would be for the layers that a 16-bit policy leaves in 32 or 64 bits."""
-    name = POLICY_ROWS[run.policy].keras_name
-    if name == "float32":
-        return {}
-    by_layer = {}
-    for layer, uses, shape, trained in _kernels(run, model):
-        if layer.compute_dtype in ("float32", "float64"):
-            low = type(layer).from_config(layer.get_config() | {"dtype": name})
-            low.build(shape)
-            seconds = _layer_s(run, card, low, shape, trained, bool(model.jit_compile))
-            by_layer[layer.name] = uses * seconds
-    return by_layer
+class _Use(NamedTuple):
+    """A layer as a model uses it.
 
-
-def _kernels(
-    run: Run, model: keras.Model
-) -> Iterator[tuple[keras.Layer, int, tuple[int, ...], bool]]:
-    """Layers with a kernel and one input, how often each is used, the input's shape at first.
-
-    And whether weights come before.
+    Attributes:
+        count: how often.
+        shapes: of its inputs, at first.
+        with_inputs: whether weights come before, so that its inputs have gradients.
     """
+
+    layer: keras.Layer
+    count: int
+    shapes: tuple[tuple[int, ...], ...]
+    with_inputs: bool
+
+    def inputs(self, dtype: str) -> list[Any]:
+        """Random numbers of its shapes."""
+        return [ops.cast(ops.convert_to_tensor(_noise(shape)), dtype) for shape in self.shapes]
+
+
+def layers(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Alone]:
+    """What layers take alone, at the run's batch size, with XLA where the model has it.
+
+    Those with a kernel and one input, if they cost arithmetic; and of a 16-bit policy all with
+    matrices that it leaves in more bits, such as attention, if they can be made anew in 16 and
+    called with their inputs alone. The gradient of the inputs is left out where no weights come
+    before, as `costs.table` does. A layer that is used several times takes so many times what its
+    first use does.
+    """
+    jit = bool(model.jit_compile)
+    known = ((use.layer.name, _alone(run, card, use, jit)) for use in _uses(run, model))
+    return {name: alone for name, alone in known if alone}
+
+
+def _uses(run: Run, model: keras.Model) -> Iterator[_Use]:
+    """The layers that may be measured alone."""
     trained = False
     by_use = costs.table(model).flops_forward.groupby(level=0)
-    flops, uses = by_use.sum(), by_use.size()
+    flops, counts = by_use.sum(skipna=False), by_use.size()
     for leaf in costs.leaves(model):
         layer = leaf.layer
-        shape = (run.batch_size, *leaf.inputs[0].shape[1:])
-        plain = len(leaf.inputs) == 1 and None not in shape
-        if hasattr(layer, "kernel") and plain and flops[layer.name] > 0:
-            yield layer, int(uses[layer.name]), shape, trained
+        shapes = tuple((run.batch_size, *each.shape[1:]) for each in leaf.inputs)
+        fixed = not any(None in shape for shape in shapes)
+        numbers = all("float" in each.dtype for each in leaf.inputs)
+        plain = hasattr(layer, "kernel") and len(shapes) == 1 and flops[layer.name] > 0
+        wide = _is_wide(run, layer) and numbers and flops[layer.name] != 0
+        if fixed and (plain or wide):
+            yield _Use(layer, int(counts[layer.name]), shapes, trained)
         trained = trained or bool(layer.trainable_variables)
 
 
-def _layer_s(
-    run: Run,
-    card: dict[str, Any],
-    layer: keras.Layer,
-    shape: tuple[int, ...],
-    with_input: bool,
-    jit: bool,
-) -> float:
+def _is_wide(run: Run, layer: keras.Layer) -> bool:
+    """Whether a layer with matrices computes in more than 16 bits under a 16-bit policy."""
+    low = POLICY_ROWS[run.policy].keras_name != "float32"
+    matrices = any(len(weight.shape) > 1 for weight in layer.trainable_variables)
+    return low and matrices and layer.compute_dtype in WIDE
+
+
+def _alone(run: Run, card: dict[str, Any], use: _Use, jit: bool) -> Alone | None:
+    """What a layer takes alone; None of one that is called in a way that its inputs do not tell."""
+    try:
+        seconds = use.count * _layer_s(run, card, use.layer, use, jit)
+        if not _is_wide(run, use.layer):
+            return Alone(seconds)
+        name = POLICY_ROWS[run.policy].keras_name
+        low = type(use.layer).from_config(use.layer.get_config() | {"dtype": name})
+        low(*use.inputs(low.compute_dtype))  # builds it
+        return Alone(seconds, use.count * _layer_s(run, card, low, use, jit))
+    except Exception:  # a layer of somebody's own may fail in any way
+        if hasattr(use.layer, "kernel"):
+            raise
+        return None
+
+
+def _layer_s(run: Run, card: dict[str, Any], layer: keras.Layer, use: _Use, jit: bool) -> float:
     """Seconds of one layer, forward and backward."""
     dtype = layer.quantization_mode or layer.compute_dtype
-    what = ["layer", _settings(layer), shape, dtype, with_input, jit]
+    kind = type(layer)
+    what = ["layer", kind.__name__, _settings(layer), use.shapes, dtype, use.with_inputs, jit]
 
     def seconds() -> float:
-        x = ops.cast(ops.convert_to_tensor(_noise(shape)), layer.compute_dtype)
-        function, *args = backends.current().layer_gradients(layer, x, with_input, jit)
-        return _seconds(card["kind"], function, *args)
+        inputs = use.inputs(layer.compute_dtype)
+        each = backends.current().layer_gradients(layer, inputs, use.with_inputs, jit)
+        return _seconds(card["kind"], *each)
 
-    return _cached(run, card, what, seconds)
+    # What somebody's own layer does, its settings do not tell.
+    ours = kind.__module__.partition(".")[0] in ("keras", "mptexp")
+    return _cached(run, card, what, seconds) if ours else seconds()
 
 
 def _settings(layer: keras.Layer) -> str:

@@ -18,14 +18,16 @@ def pair(first, second, **changes):
 def test_both_ratios_stand_with_their_intervals_and_the_verdict():
     said = repetitions.sentence(Repetition("a", "b", [pair(1.26, 1.24)]))
     assert said == (
-        "Consistent, the intervals overlap: mixed_bfloat16 is 1.26× faster [1.01, 1.51] and "
-        "1.24× faster [0.99, 1.49] than float32 (batch size 32)."
+        "Consistent, the intervals overlap: mixed_bfloat16's speed is 1.26× [1.01, 1.51] and "
+        "1.24× [0.99, 1.49] that of float32 (batch size 32)."
     )
 
 
 def test_intervals_that_do_not_overlap_are_inconsistent():
     said = repetitions.sentence(Repetition("a", "b", [pair(1.0, 2.0)]))
-    assert said.startswith("Inconsistent, the intervals do not overlap: mixed_bfloat16 is 1.00×")
+    assert said.startswith(
+        "Inconsistent, the intervals do not overlap: mixed_bfloat16's speed is 1.00×"
+    )
     two = Repetition("a", "b", [pair(1.0, 2.0), pair(1.0, 1.1, input_mode="keydana")])
     said = repetitions.sentence(two)
     assert said.startswith("Inconsistent in 1 of 2 comparisons, the intervals do not overlap: ")

@@ -59,7 +59,7 @@ def test_a_speedup_shows_its_interval(measured):
         (
             [0.96, 1.12, 1.04],
             "none is measurably faster than float32; largest ratio: mixed_float16 at batch "
-            "size 32, 1.04× faster [0.86, 1.26] (n = 3): inconclusive.",
+            "size 32, 1.04× as fast [0.86, 1.26] (n = 3): inconclusive.",
         ),
         ([0.5, 0.6, 0.55], ", 1.82× slower [1.45, 2.29] (n = 3). Bars"),
         ([2.0, 2.1], "none is measurably faster than float32; largest ratio: mixed_float16"),

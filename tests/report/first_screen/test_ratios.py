@@ -25,8 +25,10 @@ def test_the_furthest_on_each_side_are_the_title():
 
 def test_nothing_proven_is_a_span_that_is_inconclusive():
     made = opened((1.1, 0.9, 1.3), (1.2, 0.8, 1.6), nothing="Unlike {}", otherwise="keep it")
-    assert made.title == "Unlike the usual: 1.10× to 1.20× faster, inconclusive"
+    assert made.title == "Unlike the usual: 1.10× to 1.20×, but all intervals include 1"
     assert made.advice.startswith("keep it; ")
+    one = opened((1.1, 0.9, 1.3), nothing="Unlike {}")
+    assert one.title == "Unlike the usual: 1.10×, but its interval includes 1"
 
 
 @pytest.mark.parametrize("flags", ["", "interference"])

@@ -125,6 +125,28 @@ def test_every_link_leads_somewhere(site):
     assert len(list(site.glob("plain/runs/*/record.json"))) == 6
 
 
+def test_reports_on_the_same_network_lead_to_each_other(counting, tmp_path):
+    for name in ("speed", "accuracy <b>", "other"):
+        place = SweepDir(tmp_path / "sweeps" / name)
+        for policy in ("float32", "mixed_float16"):
+            made = record(policy)
+            if name == "other":
+                made["parameters"]["dataset"] = "mnist"
+            store.write_record(place.record(made["run_id"]), made)
+    publish.publish([tmp_path / "sweeps"], tmp_path / "site", counting[0])
+    links = {
+        place.parent.name: Head(place).values("a", "href")
+        for place in (tmp_path / "site").glob("*/index.html")
+    }
+    up = "../index.html"
+    assert links["speed"][:2] == [up, "../accuracy%20%3Cb%3E/index.html"]
+    assert links["accuracy <b>"][:2] == [up, "../speed/index.html"]
+    assert links["other"] == [up]
+    page = (tmp_path / "site/speed/index.html").read_text()
+    assert "on the same network" in page
+    assert "<b>" not in page.partition("on the same network")[2].partition("</p>")[0]
+
+
 def test_a_shared_link_shows_question_answer_and_headline_figure(site):
     report, index = Head(site / "plain/index.html").card, Head(site / "index.html").card
     assert report["og:title"].startswith("mixed_float16 trains 2.00× faster than")
@@ -474,9 +496,6 @@ def test_the_index_says_whether_two_reports_of_one_comparison_agree():
         "a and &lt;c&gt;: Inconsistent",
         "b and &lt;c&gt;: Inconsistent",
     ]
-    assert (
-        "1.26× faster [0.96, 1.56] and 1.24× faster [0.94, 1.54] than float32 (batch size 32)"
-        in said[0]
-    )
+    assert "1.26× [0.96, 1.56] and 1.24× [0.94, 1.54] that of float32 (batch size 32)" in said[0]
     assert '<a href="a/index.html">a</a>' in said[0]
     assert 'id="repeated"' not in publish._index([entry("a", 1.26)], "")

@@ -105,12 +105,12 @@ def test_six_digits_of_a_power_of_two_are_that_power():
     [
         (0.9, 1.3, "interference", "faster"),
         (1.05, 1.2, "interference", "faster"),
-        (0.9, 1.3, "", "faster"),
+        (0.9, 1.3, "", "as fast"),
         (math.nan, math.nan, "", "faster"),
         (math.nan, math.nan, "interference", "faster"),
     ],
 )
-def test_the_direction_is_that_of_the_number_and_what_it_shows_stands_beside_it(
+def test_the_direction_is_that_of_the_number_where_an_interval_does_not_leave_it_open(
     low, high, flags, word
 ):
     row = {"speedup": 1.1, "low": low, "high": high, "flags": flags, "blocks": 3}
@@ -208,4 +208,4 @@ def test_an_end_close_to_one_is_not_one_where_one_is_left_out():
     # The lie: "1.10× faster [1, 1.21]".
     assert wording.ratio_of(row) == "1.10× faster [1.0004, 1.21] (n = 3)"
     open_ = row | {"low": 0.9996}
-    assert wording.ratio_of(open_) == "1.10× faster [1.00, 1.21] (n = 3): inconclusive"
+    assert wording.ratio_of(open_) == "1.10× as fast [1.00, 1.21] (n = 3): inconclusive"

@@ -126,7 +126,7 @@ def test_the_output_of_a_frozen_layer_is_used_where_it_is_measured_alone():
     layer = keras.layers.Dense(3)
     layer.build((4, 5))
     layer.trainable = False
-    function, x = tensorflow.layer_gradients(layer, np.ones((4, 5), "float32"), False, False)
+    function, x = tensorflow.layer_gradients(layer, [np.ones((4, 5), "float32")], False, False)
     assert function(x).shape == (4, 3)
 
 
