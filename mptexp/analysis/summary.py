@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import validity
@@ -9,16 +10,18 @@ from mptexp.analysis.points import POINT, baselines, rank, throughput
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 
-MEDIANS = ("step_s", "step_s_low", "step_s_high", "throughput", "latency_p50_s", "latency_p99_s")
-MEDIANS += ("flops_per_s", "bytes_per_s", "mfu_frac")
+# Of these the quotient of two policies is their ratio, which is formed within each block.
+MEANS = ("step_s", "throughput")
+MEDIANS = ("step_s_low", "step_s_high", "latency_p50_s", "latency_p99_s", "flops_per_s")
+MEDIANS += ("bytes_per_s", "mfu_frac")
 
 
 @once
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
-    Columns: step_s, step_s_low, step_s_high, throughput, latency_p50_s, latency_p99_s (medians
-    over blocks; latencies of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
+    Columns: step_s, throughput (geometric means over blocks), step_s_low, step_s_high,
+    latency_p50_s, latency_p99_s (of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, of each task its figure, such as val_accuracy (the task's mean), val_accuracy_low,
@@ -33,16 +36,23 @@ def headline(tables: Tables) -> pd.DataFrame:
     # What no run has is a column of objects, whose median pandas takes group by group.
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
     ok = ok.assign(**empty)
-    rows = ok.groupby(keys, sort=True, as_index=False).agg(
-        **{name: (name, "median") for name in MEDIANS},
-        repeats=("run_id", "count"),
-        **_measured(ok),
-        peak_memory_bytes=("peak_memory_bytes", "median"),
-        emulated=("emulated", "first"),
-        effective_share=("effective_share", "min"),
-        default_policy=("default_policy", "first"),
-        run_flags=("flags", validity.together),
+    logs = {name: np.log(pd.to_numeric(ok[name])) for name in MEANS}
+    rows = (
+        ok.assign(**logs)
+        .groupby(keys, sort=True, as_index=False)
+        .agg(
+            **{name: (name, "mean") for name in MEANS},
+            **{name: (name, "median") for name in MEDIANS},
+            repeats=("run_id", "count"),
+            **_measured(ok),
+            peak_memory_bytes=("peak_memory_bytes", "median"),
+            emulated=("emulated", "first"),
+            effective_share=("effective_share", "min"),
+            default_policy=("default_policy", "first"),
+            run_flags=("flags", validity.together),
+        )
     )
+    rows[[*MEANS]] = np.exp(rows[[*MEANS]])
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
     firsts = [
         next(iter(baselines(default, names)), "")

@@ -57,7 +57,7 @@ def test_what_knows_no_more_than_frequencies_is_not_trained(loss, flag):
 def test_each_task_has_figures_of_its_own():
     both = tables([record(), text()])
     rows = summary.headline(both).set_index("dataset")
-    assert rows.throughput.to_dict() == {"digits": 320.0, "hamlet": 40960.0}
+    assert rows.throughput.to_dict() == pytest.approx({"digits": 320.0, "hamlet": 40960.0})
     assert rows.val_perplexity["hamlet"] == pytest.approx(math.exp(2))
     assert rows.val_accuracy.isna().to_dict() == {"digits": False, "hamlet": True}
     assert points.quality(both.results).tolist() == pytest.approx([0.9, -2.0])

@@ -35,16 +35,35 @@ def sentences(tables: Tables) -> list[str]:
 
 def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
     """What is said of accuracy: what is found, by how much, how accurate the policies are."""
-    own = of_task(tables.ok, measure.task)
-    several = own.policy[own.phase == "train"].nunique() > 1
-    if several and own[measure.task.column].isna().all():
-        return f"{measure.name} was not measured"
+    if nothing := _not_compared(tables, table, measure):
+        return nothing
+    table = _native_first(table, tables) if len(table) else table
     said, level = _accuracies(tables, table, measure, margin), _level(tables, table, measure)
     numbers = [level, _apart(tables, table, measure)]
     one = said.startswith(ONE_FINDING.format(measure.name))  # of several each has its own
     if one and (of := _mean(table, measure)):
         numbers.insert(0, of)
     return ": ".join(filter(None, [said, ", ".join(filter(None, numbers))]))
+
+
+def _not_compared(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
+    """That no accuracies of trainings are compared, and why; empty where some are."""
+    own = of_task(tables.ok, measure.task)
+    own = own[own.phase == "train"]
+    if (table.verdict != "not trained").any() or own.policy.nunique() < 2:
+        return ""
+    if own[measure.task.column].isna().all():
+        return f"{measure.name} was not measured"
+    if not cut_short(own):
+        return ""
+    known = (own.ended_by == "target_ci").any()
+    why = "once their times were known" if known else "after few steps, to time them"
+    return f"{measure.name} is not compared: runs ended {why}"
+
+
+def cut_short(runs: pd.DataFrame) -> bool:
+    """Whether all runs are known to have ended before their last epoch, as do those that time."""
+    return bool(runs.ended_by.isin(["target_ci", "max_steps"]).all())
 
 
 def _native_first(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
@@ -57,7 +76,6 @@ def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
     """What the intervals allow to be said, each finding once, of which policies and settings."""
     if table.empty:
         return ""
-    table = _native_first(table, tables)
     words, found = _words(measure, margin), _found(table)
     groups = {word: table[found == word] for word in words if (found == word).any()}
     said = {word: words[word] or _range(own, word, measure) for word, own in groups.items()}
@@ -182,7 +200,10 @@ def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
 def _means(tables: Tables, measure: Measure) -> pd.Series:
     """The mean of each policy, of a sweep of one point."""
     column = measure.task.column
-    return summary.headline(tables).dropna(subset=column).set_index("policy")[column]
+    means = summary.headline(tables).dropna(subset=column).set_index("policy")[column]
+    return means.sort_index(
+        key=lambda names: names.isin(summary.emulated(tables.ok)), kind="stable"
+    )
 
 
 def _apart(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:

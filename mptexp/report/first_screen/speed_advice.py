@@ -202,7 +202,9 @@ def repeats_to_decide(rows: pd.DataFrame, names: pd.Series, gains: bool = False)
     # Nor is a bound known where a comparison has no interval.
     open_ = ~rows.finding.isin(["faster", "worse", "not valid", "no interval"]).any()
     if least > FEW and open_ and (most := rows.high.max()) > 1:
-        return f"a gain above {wording.factor(most)}× is not likely: the 95 % intervals end there"
+        return (
+            f"a gain, if there is one, is hardly above {wording.factor(most)}×, its interval's end"
+        )
     which = f"{ratio} ({verbatim(name)})" if len(own) > 1 else ratio
     return f"about {least} repeats, not {blocks}, should show whether {which} is chance"
 

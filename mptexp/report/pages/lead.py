@@ -54,9 +54,13 @@ def html(sweep: MeasuredSweep) -> str:
 
 
 def _findings(sweep: MeasuredSweep) -> tuple[str, ...]:
-    """That a run learned nothing is the answer of a sweep of formats or loss scales, no fault."""
+    """That a run learned nothing is no fault, where it is the answer or runs are cut short.
+
+    The answer of a sweep of formats or loss scales; runs that time steps end before they learn.
+    """
     answer = sweep.subject
-    return ("not trained",) * (answer.scale == "error" or answer.figure == "loss scale")
+    short = quality.cut_short(sweep.tables.ok)
+    return ("not trained",) * (short or answer.scale == "error" or answer.figure == "loss scale")
 
 
 def _rests_on(sweep: MeasuredSweep) -> str:

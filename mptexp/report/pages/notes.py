@@ -60,13 +60,13 @@ def headline(tables: Tables) -> str:
     if tables.ok.step_s.isna().all():
         return _measured(tables)
     lines = [
-        "ms per step: median over repeats of each run's median window. 2× faster: half the "
+        "ms per step: geometric mean over repeats of each run's median window. 2× faster: half the "
         "baseline's time; 2× slower: twice."
     ]
     if tables.claims.low.notna().any():
         lines.append(
-            "A ratio is the geometric mean of those of each repeat, not the quotient of two "
-            "medians. Brackets: 95 % intervals that hold for all comparisons of the table together."
+            "A ratio is the geometric mean of those of each repeat that both policies have. "
+            "Brackets: 95 % intervals that hold for all comparisons of the table together."
         )
     lines.append("n: repeats.")
     lines.append(_measured(tables))

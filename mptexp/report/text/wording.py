@@ -19,6 +19,7 @@ from mptexp.spec.terminal import visible
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
 AS_FAST = "as fast"  # of a ratio that is 1.00, or may be above and below
+SMALL = 0.1  # a change of speed beyond which an inconclusive one may not go is said
 UNDECIDED = "undecided"  # of a difference in accuracy that may be anything in its interval
 NOT_VALID = "Measured, but not valid"
 # How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
@@ -234,7 +235,13 @@ def ratio_of(row: Mapping[str, Any], kind: str = "") -> str:
     text, n = f"{value}× {direction(row)} {interval}", f"(n = {row['blocks']:.0f})"
     if math.isnan(row["low"]) or finding(row) == "not valid":
         return f"{text[:-1]}, {n[1:]}"
-    return f"{text} {n}" + f": {INCONCLUSIVE}" * (finding(row) == INCONCLUSIVE)
+    return f"{text} {n}" + f": {open_to(row)}" * (finding(row) == INCONCLUSIVE)
+
+
+def open_to(row: Mapping[str, Any]) -> str:
+    """`inconclusive`; of an interval that ends near 1 `inconclusive, within 9 %`."""
+    widest = max(1 / row["low"], row["high"]) - 1
+    return f"{INCONCLUSIVE}, within {math.ceil(100 * widest)} %" if widest < SMALL else INCONCLUSIVE
 
 
 def finding(row: Mapping[str, Any]) -> str:

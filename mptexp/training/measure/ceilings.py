@@ -128,18 +128,23 @@ def _is_wide(run: Run, layer: keras.Layer) -> bool:
 
 def _alone(run: Run, card: dict[str, Any], use: _Use, jit: bool) -> Alone | None:
     """What a layer takes alone; None of one that is called in a way that its inputs do not tell."""
+    if not _is_wide(run, use.layer):
+        return Alone(use.count * _layer_s(run, card, use.layer, use, jit))
     try:
-        seconds = use.count * _layer_s(run, card, use.layer, use, jit)
-        if not _is_wide(run, use.layer):
-            return Alone(seconds)
-        name = POLICY_ROWS[run.policy].keras_name
-        low = type(use.layer).from_config(use.layer.get_config() | {"dtype": name})
-        low(*use.inputs(low.compute_dtype))  # builds it
-        return Alone(seconds, use.count * _layer_s(run, card, low, use, jit))
+        policies = use.layer.compute_dtype, POLICY_ROWS[run.policy].keras_name
+        twins = [_twin(use, policy) for policy in policies]
+        return Alone(*(use.count * _layer_s(run, card, twin, use, jit) for twin in twins))
     except Exception:  # a layer of somebody's own may fail in any way
         if hasattr(use.layer, "kernel"):
             raise
         return None
+
+
+def _twin(use: _Use, policy: str) -> keras.Layer:
+    """A layer like the model's under a policy: a call may change what a layer keeps."""
+    twin = type(use.layer).from_config(use.layer.get_config() | {"dtype": policy})
+    twin(*use.inputs(twin.compute_dtype))  # builds it
+    return twin
 
 
 def _layer_s(run: Run, card: dict[str, Any], layer: keras.Layer, use: _Use, jit: bool) -> float:

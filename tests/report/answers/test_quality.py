@@ -69,3 +69,24 @@ def test_of_several_policies_the_memory_of_those_that_are_the_same_is_said():
         rows.append(vague | {"peak_memory_bytes": vague["peak_memory_bytes"] * (1 + block / 2)})
     (said,) = quality.sentences(tables(rows))
     assert said.endswith("Memory: about the same with **mixed_float16**, others inconclusive.")
+
+
+def ended(how, accuracy):
+    """Tables of two policies whose runs ended so, with this accuracy after their last epoch."""
+    rows = [record(policy, block) for policy in ("float32", "mixed_float16") for block in range(3)]
+    for made in rows:
+        made["timing"] = made["timing"] | {"ended_by": how}
+        for epoch in made["history"]:
+            epoch["val_accuracy"] = accuracy
+    return tables(rows)
+
+
+def test_that_no_accuracy_is_compared_is_said_and_why():
+    # The puzzle: a page of a gain without a word on what it costs.
+    (said,) = quality.sentences(ended("target_ci", 0.9))
+    assert said.startswith("Accuracy is not compared: runs ended once their times were known.")
+    (said,) = quality.sentences(ended("max_steps", None))
+    assert said.startswith("Accuracy was not measured.")
+    (said,) = quality.sentences(ended("epochs", 0.9))
+    assert "accuracy is" in said
+    assert "not" not in said.partition("accuracy is")[0]

@@ -305,3 +305,19 @@ def test_the_head_says_of_how_many_repeats_the_ratios_are():
     rows += [record("mixed_float16", b) | lost for b in (3, 4)]
     # The lie: "n = 5 repeats", above a ratio of three.
     assert lead.conditions(tables(rows))[-1] == "n = 3 of 5 repeats, 10 runs"
+
+
+@pytest.mark.parametrize(("how", "warned"), [("target_ci", False), ("epochs", True)])
+def test_that_nothing_was_learned_is_no_fault_of_runs_that_time_steps(how, warned, tmp_path):
+    # The lie: "Not valid: accuracy of 3 of 51 runs: they learned nothing", of a sweep of times.
+    rows = [
+        record(policy, block, chance_accuracy=0.1)
+        for policy in ("float32", "mixed_float16")
+        for block in range(3)
+    ]
+    for one in rows:
+        one["timing"] = one["timing"] | {"ended_by": how}
+        one["history"][-1]["val_accuracy"] = 0.1
+    page = lead.html(MeasuredSweep(SweepDir(tmp_path / "short"), tables(rows)))
+    assert ("learned nothing" in page) == warned
+    assert ("runs ended once their times were known" in page) != warned

@@ -7,7 +7,7 @@ from mptexp.report.pages import notes
 
 def test_notes_name_what_a_sweep_has_and_nothing_else():
     plain = tables([record()])
-    assert notes.headline(plain).startswith("ms per step: median over repeats")
+    assert notes.headline(plain).startswith("ms per step: geometric mean over repeats")
     assert "Emulated" not in notes.headline(plain)
     assert "Emulated" in notes.headline(tables([record(emulated=True)]))
     quantized = notes.headline(tables([record(), record("float8", emulated=True)]))
