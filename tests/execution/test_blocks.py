@@ -197,6 +197,7 @@ def test_what_changed_since_the_runs_that_are_there_is_named_before_others_run(
     place = SweepDir(tmp_path / "reports/light")
     below_home = str(Path.home() / "malloc")  # of which a record has no home
     monkeypatch.setenv("MALLOC_CONF", below_home)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # of the tests themselves
     for record in measured(tmp_path)[0]:
         variables = {"XLA_FLAGS": "--xla_cpu_fast", "MALLOC_CONF": below_home}
         known = {"code": "older", "cores": 999, "variables": variables}

@@ -386,6 +386,7 @@ def test_a_report_that_is_up_to_date_is_not_made_again(counting, tmp_path, monke
     store.write_record(b.record(record("bfloat16")["run_id"]), record("bfloat16"))
     assert made(*sources) == ["b"]
     assert made(*sources, address=URL) == ["a", "b"]
+    assert made(a.root, address=URL) == ["a"]  # which led to b, on the same network
     assert made(a.root, address=URL) == []
     assert not (site / "b").exists()
 
