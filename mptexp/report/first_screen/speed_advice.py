@@ -206,7 +206,7 @@ def repeats_to_decide(rows: pd.DataFrame, names: pd.Series, gains: bool = False)
             f"a gain, if there is one, is hardly above {wording.factor(most)}×, its interval's end"
         )
     which = f"{ratio} ({verbatim(name)})" if len(own) > 1 else ratio
-    return f"about {least} repeats, not {blocks}, should show whether {which} is chance"
+    return f"about {least} repeats, not {blocks}, should show whether {which} is real"
 
 
 def _names(rows: pd.DataFrame) -> pd.Series:

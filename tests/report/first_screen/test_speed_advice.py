@@ -78,7 +78,7 @@ def test_each_phase_has_its_advice():
     [
         (
             [1.01, 1.1, 1.05],
-            "keep float32; about 8 repeats, not 3, should show whether 1.05× is chance.",
+            "keep float32; about 8 repeats, not 3, should show whether 1.05× is real.",
         ),
         (
             [1.01, 0.96, 1.05],
@@ -99,7 +99,7 @@ def test_of_several_inconclusive_comparisons_the_one_that_is_decided_first_is_na
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 / speedup))
     ]
     said = choose.of(identified(tables(rows))).advice
-    assert "repeats, not 3, should show whether 1.07× (batch size 32) is chance" in said
+    assert "repeats, not 3, should show whether 1.07× (batch size 32) is real" in said
 
 
 def test_what_is_not_valid_beside_a_slow_emulation_is_no_reason_to_keep_float32():
