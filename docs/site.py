@@ -108,6 +108,7 @@ STUDY_OF = {
     "imagenette-128px-cpu": "imagenette_128px",
     "imagenette-64px-cpu": "imagenette_speed",
     "imagenette-accuracy-cpu": "imagenette_accuracy",
+    "imagenette-float16-20epochs-cpu": "imagenette_float16",
     "imagenette-float16-cpu": "imagenette_float16",
     "inference-100px-cpu": "inference_100px",
     "largest-batch-cpu": "largest_batch_cpu",
