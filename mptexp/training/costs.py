@@ -222,12 +222,16 @@ def itemsize(dtype: str) -> int:
     return int(bits.group()) // 8 if bits else 1
 
 
+def is_known(layer: keras.Operation) -> bool:
+    """Whether a layer is Keras's or mptexp's, and computes what its class and settings tell."""
+    return type(layer).__module__.partition(".")[0] in ("keras", "mptexp")
+
+
 def _flops(call: Call) -> float:
     """Forward, per image; NaN where no rule knows the layer."""
     kind = type(call.layer)
     # By exact type: a subclass of Conv2D may compute anything.
-    ours = kind.__module__.partition(".")[0] in ("keras", "mptexp")
-    rule = _RULES.get(kind.__name__) if ours else None
+    rule = _RULES.get(kind.__name__) if is_known(call.layer) else None
     return float(rule(call)) if rule else math.nan
 
 

@@ -122,7 +122,7 @@ def _uses(run: Run, model: keras.Model) -> Iterator[_Use]:
 def _is_wide(run: Run, layer: keras.Layer) -> bool:
     """Whether a layer with matrices computes in more than 16 bits under a 16-bit policy."""
     low = POLICY_ROWS[run.policy].keras_name != "float32"
-    matrices = any(len(weight.shape) > 1 for weight in layer.trainable_variables)
+    matrices = any(len(weight.shape) > 1 for weight in layer.weights)
     return low and matrices and layer.compute_dtype in WIDE
 
 
@@ -150,8 +150,8 @@ def _twin(use: _Use, policy: str) -> keras.Layer:
 def _layer_s(run: Run, card: dict[str, Any], layer: keras.Layer, use: _Use, jit: bool) -> float:
     """Seconds of one layer, forward and backward."""
     dtype = layer.quantization_mode or layer.compute_dtype
-    kind = type(layer)
-    what = ["layer", kind.__name__, _settings(layer), use.shapes, dtype, use.with_inputs, jit]
+    kind = type(layer).__name__
+    what = ["layer", kind, _settings(layer), use.shapes, dtype, use.with_inputs, jit]
 
     def seconds() -> float:
         inputs = use.inputs(layer.compute_dtype)
@@ -159,8 +159,7 @@ def _layer_s(run: Run, card: dict[str, Any], layer: keras.Layer, use: _Use, jit:
         return _seconds(card["kind"], *each)
 
     # What somebody's own layer does, its settings do not tell.
-    ours = kind.__module__.partition(".")[0] in ("keras", "mptexp")
-    return _cached(run, card, what, seconds) if ours else seconds()
+    return _cached(run, card, what, seconds) if costs.is_known(layer) else seconds()
 
 
 def _settings(layer: keras.Layer) -> str:

@@ -30,8 +30,8 @@ def of_step(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Any
     if run.profile:
         alone = ceilings.layers(each, model, card)
         known = [alone.get(name, ceilings.Alone()) for name in layers.index]
-        layers["alone_s"] = [each.seconds for each in known]
-        layers["alone_low_s"] = [each.low_s for each in known]
+        layers["alone_s"] = [layer.seconds for layer in known]
+        layers["alone_low_s"] = [layer.low_s for layer in known]
         layers["channels"] = layers.index.map(costs.widths(model))
         work["layers"] = layers.rename_axis("layer").reset_index().to_dict("records")
     return work

@@ -124,6 +124,7 @@ x = layers.LayerNormalization(dtype="float32", name="norm")(x)
 x = Products(dtype="float32", name="products")(x)
 x = Unknown(object(), dtype="float32", name="unknown")(x)
 x = layers.Dense(2, dtype="float32", name="dense")(x)
+x = layers.Dense(2, dtype="float32", name="frozen", trainable=False)(x)
 model = keras.Model(images, x)
 model.compile("sgd", "mse", jit_compile=False)
 print(json.dumps(ceilings.layers(run, model, environment.card(run.backend))))
@@ -139,7 +140,7 @@ def test_layers_kept_in_float32_are_measured_in_both_types_without_a_kernel_too(
     assert done.returncode == 0, done.stderr[-2000:]
     *_, alone, calls = map(json.loads, done.stdout.splitlines())
     assert calls == 0  # of the model's own layer
-    assert set(alone) == {"attention", "products", "dense"}
+    assert set(alone) == {"attention", "products", "dense", "frozen"}
     assert all(seconds > 0 for both in alone.values() for seconds in both)
     # What somebody's own layer does, no key of the cache tells.
     kept = [path.read_text() for path in (tmp_path / "mptexp/ceilings").iterdir()]
