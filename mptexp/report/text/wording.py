@@ -240,8 +240,10 @@ def ratio_of(row: Mapping[str, Any], kind: str = "") -> str:
 
 def open_to(row: Mapping[str, Any]) -> str:
     """`inconclusive`; of an interval that ends near 1 `inconclusive, within 9 %`."""
-    widest = max(1 / row["low"], row["high"]) - 1
-    return f"{INCONCLUSIVE}, within {math.ceil(100 * widest)} %" if widest < SMALL else INCONCLUSIVE
+    low, high = row["low"], row["high"]
+    if low * (1 + SMALL) <= 1 or high >= 1 + SMALL:  # low may be 0, of thousands of comparisons
+        return INCONCLUSIVE
+    return f"{INCONCLUSIVE}, within {math.ceil(100 * (max(1 / low, high) - 1))} %"
 
 
 def finding(row: Mapping[str, Any]) -> str:

@@ -208,6 +208,7 @@ def test_an_end_close_to_one_is_not_one_where_one_is_left_out():
     # The lie: "1.10× faster [1, 1.21]".
     assert wording.ratio_of(row) == "1.10× faster [1.0004, 1.21] (n = 3)"
     assert wording.open_to({"low": 0.9, "high": 1.05}) == "inconclusive"
+    assert wording.open_to({"low": 0.0, "high": math.inf}) == "inconclusive"
     # One word for no information and for a good null.
     assert wording.open_to({"low": 0.94, "high": 1.085}) == "inconclusive, within 9 %"
     open_ = row | {"low": 0.9996}
