@@ -12,6 +12,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import forked
 import pandas
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,6 +64,19 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     if hasattr(config, "own_temporary_folder"):
         shutil.rmtree(config.own_temporary_folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def variables():
+    """What a test leaves in the environment would have each later process start anew: seconds."""
+    yield
+    changed = dict(forked.at_start(os.environ).items() ^ forked.BEFORE.items())
+    for name in changed:
+        os.environ.pop(name, None)
+    os.environ.update(forked.BEFORE)
+    if changed and "LEAKS" in os.environ:
+        with open(os.environ["LEAKS"], "a") as file:
+            file.write(f"{os.environ.get('PYTEST_CURRENT_TEST')} {changed}\n")
 
 
 @pytest.fixture(scope="session")

@@ -73,9 +73,11 @@ def python(program, *words, cwd=None, **environ):
 def run(kind, words, cwd, environ, timeout=600):
     """Runs Python with words in a folder and an environment; see `python`."""
     if kind not in KINDS or at_start(environ) != BEFORE:
+        # Keras, too, is the one that a forked process finds imported.
+        anew = environ | ({"KERAS_BACKEND": kind} if "keras" in KINDS.get(kind, ()) else {})
         return subprocess.run(
             [sys.executable, *words],
-            cwd=cwd, env=environ, capture_output=True, text=True, timeout=timeout,
+            cwd=cwd, env=anew, capture_output=True, text=True, timeout=timeout,
         )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=os.environ["MPTEXP_TESTS"]) as folder:
         paths = [Path(folder) / name for name in ("stdout", "stderr")]
