@@ -538,18 +538,22 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
 def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
     """Matrix work, where the device's measured peak in 16 bits is no higher.
 
-    Without what layers take longer in 16 bits, which no peak explains. None where the step's own
-    matrix work is faster: then a peak was measured beside other programs, as one was that is not
-    valid.
+    Without what layers take longer in 16 bits, which no peak explains, and what those in wider
+    types would save. None where the step's own work in 16 bits is faster: then a peak was measured
+    beside other programs, as one was that is not valid.
     """
     if not valid_peak(case.baseline, case.candidate):
         return None
     slow, fast = _peaks(case)
-    before, after = case.of("matrix").sum()
-    if fast >= NO_FASTER_PEAK * slow or before >= NO_FASTER_PEAK * after:
+    table, wide = case.of("matrix"), case.wide
+    before, after = table.drop(wide.index, errors="ignore").sum()
+    if fast >= NO_FASTER_PEAK * slow or before > NO_FASTER_PEAK * after:
         return None
     longer, _, best = case.not_faster
-    return case.loss(cause, after - (longer - best).sum(), after, baseline_s=before)
+    saved = table.candidate_s.reindex(wide.index).fillna(0.0) * (1 - wide["matrix"])
+    before, after = table.sum()
+    lost = after - (longer - best).sum() - saved.sum()
+    return case.loss(cause, lost, after, baseline_s=before)
 
 
 def _peaks(case: Case) -> list[float]:

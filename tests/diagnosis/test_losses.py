@@ -141,6 +141,17 @@ def test_a_peak_beside_other_programs_makes_no_device_slow():
     assert loss("no faster type", before={"matrix": 0.008}, after={"matrix": 0.005}) is None
 
 
+def test_what_64_bits_cost_is_not_laid_to_a_device_that_is_no_faster_in_16():
+    # Planted 67 % of the step, a convolution in 64 bits: "88 % … this device is no faster".
+    layers = [{"layer": "conv", "compute_dtype": "float64"}]
+    ceilings = {"matmul_flops_per_s": 1e14, "float64_flops_per_s": 2.5e13}
+    candidate = {"work": {"layers": layers, "ceilings": ceilings}}
+    seconds = {("conv", "Conv2D"): 0.008, ("dense", "MatMul"): 0.001}
+    sides = {"matrix": seconds, "matrix_before": seconds, "candidate": candidate}
+    assert loss("float32 fallback", **sides).seconds == pytest.approx(0.006)
+    assert loss("no faster type", **sides).seconds == pytest.approx(0.003)
+
+
 FLOAT32 = {("deep", "Filter"): 0.002, ("deep", "Forward"): 0.004, ("conv", "Conv2D"): 0.002}
 
 

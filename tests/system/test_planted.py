@@ -500,12 +500,42 @@ def step_s(record):
     return record["timing"]["step_s"]
 
 
+# What a step loses on a CPU that is no faster in 16 bits, such as an Intel of AVX512_BF16 without
+# AMX, whatever is planted.
+OF_THE_CPU = {"no faster type", "slow layer"}
+
+
+def gains_from_16_bits(found):
+    """Whether this CPU is faster in 16 bits."""
+    return "no faster type" not in {loss.cause.name for loss in found.losses}
+
+
+def of_the_model(found, losses):
+    """The losses that are not this CPU's own."""
+    own = set() if gains_from_16_bits(found) else OF_THE_CPU
+    return [loss for loss in losses if loss.cause.name not in own]
+
+
 def check(planted, name, found, what, within=0.1):
     """The verdict's first cause is the planted one, its share within 10 points."""
-    loss = found.losses[0]
+    loss = of_the_model(found, found.losses)[0]
     print(f"\nPLANTED {what} | {loss.cause.name} | {planted:.3f} | {loss.share:.3f}")
     assert loss.cause.name == name
     assert loss.share == pytest.approx(planted, abs=within)
+
+
+def check_fallback(planted, found, what):
+    """The same of layers in more than 16 bits, which cost nothing where 16 are no faster."""
+    if planted > 0.1 or gains_from_16_bits(found):
+        check(planted, "float32 fallback", found, what)
+    else:
+        print(f"\nPLANTED {what} | {planted:.3f} | {blamed(found)}")
+        assert "float32 fallback" not in blamed(found)
+
+
+def blamed(found):
+    """Share by cause that is not this CPU's own."""
+    return {loss.cause.name: round(loss.share, 2) for loss in of_the_model(found, found.blamed)}
 
 
 def undisturbed(test):
@@ -536,7 +566,7 @@ def test_what_takes_a_hundred_times_as_long_as_the_rest_is_named(place):
 @undisturbed
 def test_with_nothing_planted_it_blames_nothing(place):
     _, found = diagnosed(place, {})
-    assert not found.blamed, found.losses
+    assert not blamed(found), found.losses
     assert found.unexplained < 0.03
 
 
@@ -570,7 +600,7 @@ def test_a_layer_kept_in_float32(place):
         pytest.skip("this CPU has no bfloat16 instructions")
     held = {"model": "planted_models:held"}
     records, found = diagnosed(place, held, beside="planted_models:plain")
-    check(records[1]["planted"], "float32 fallback", found, "a layer kept in float32")
+    check_fallback(records[1]["planted"], found, "a layer kept in float32")
 
 
 @undisturbed
@@ -594,9 +624,8 @@ REPEATS = range(int(os.environ.get("MPTEXP_REPEATS", "1")))  # 5 take eight minu
 @pytest.mark.parametrize("model", ["plain", "separable", "attentive", "wide", "tiny"])
 def test_healthy_networks_are_not_accused_of_what_they_do_not_do(place, model, repeat):
     _, found = diagnosed(place, {"model": f"planted_models:{model}"})
-    blamed = {loss.cause.name: round(loss.share, 2) for loss in found.blamed}
-    print(f"\nHEALTHY {model} {repeat} | {blamed}")
-    assert not blamed.keys() & FOREIGN - TRUE.get(model, set())
+    print(f"\nHEALTHY {model} {repeat} | {blamed(found)}")
+    assert not blamed(found).keys() & FOREIGN - TRUE.get(model, set())
 
 
 OF_CAUSE = {"map_fn": "loop", "resize": "preprocessing", "strings": "preprocessing"}
@@ -653,7 +682,7 @@ def test_an_activation_that_is_slower_in_16_bits(place):
 def test_layers_in_more_than_16_bits(place, name, bare):
     settings = {"model": f"planted_models:with_{name}", "batch_size": 16}
     records, found = diagnosed(place, settings, beside=f"planted_models:with_{bare}")
-    check(records[1]["planted"], "float32 fallback", found, f"{name} in the model")
+    check_fallback(records[1]["planted"], found, f"{name} in the model")
 
 
 @pytest.mark.bench
@@ -661,7 +690,7 @@ def test_few_products_in_32_bits_that_take_long(place):
     # Of the part, which takes as long in both policies, 16 bits would save about a half.
     settings = {"model": "planted_models:with_sparse", "batch_size": 64}
     records, found = diagnosed(place, settings, beside="planted_models:with_nothing")
-    check(0.5 * records[1]["planted"], "float32 fallback", found, "sparse products")
+    check_fallback(0.5 * records[1]["planted"], found, "sparse products")
 
 
 @pytest.mark.bench
@@ -679,7 +708,7 @@ def test_an_operation_that_no_rule_knows_is_unexplained_and_named(place):
     print(f"\nPLANTED unknown | {found.unexplained:.3f} | {found.unknown_operations}")
     assert found.unexplained > 0.1
     assert all(name.startswith("Lgamma in unknown") for name in found.unknown_operations)
-    assert not {loss.cause.name for loss in found.blamed} & FOREIGN
+    assert not blamed(found).keys() & FOREIGN
 
 
 @undisturbed
