@@ -4,7 +4,7 @@ import math
 
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis.causes import CAUSES
-from mptexp.diagnosis.losses import Loss
+from mptexp.diagnosis.lost_time import Loss
 from mptexp.diagnosis.pairs import Pair
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.spec.run import Run

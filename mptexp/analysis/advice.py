@@ -7,8 +7,8 @@ from typing import Any
 
 from mptexp.analysis import exponent_range
 from mptexp.analysis.exponent_range import DynamicRange
-from mptexp.spec.formats import FORMATS
 from mptexp.spec.grid import Sweep
+from mptexp.spec.number_formats import FORMATS
 from mptexp.spec.run import Run
 
 SAMPLES = 5  # of a probe

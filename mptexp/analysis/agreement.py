@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mptexp.analysis import identity
+from mptexp.analysis import comparability
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 
@@ -60,7 +60,7 @@ class Repetition:
 def ratios(tables: Tables) -> list[Ratio]:
     """The speedups of a sweep that have a valid interval."""
     asked = {record["run_id"]: record["parameters"] for record in tables.records}
-    were = {record["run_id"]: identity.of(record) or {} for record in tables.records}
+    were = {record["run_id"]: comparability.of(record) or {} for record in tables.records}
     runs = tables.ok.drop_duplicates([*POINT, "policy"])
     by_point = runs.set_index([*POINT, "policy"]).run_id.to_dict()
     made = []

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, identity, speedups, sweep_tables, validity
+from mptexp.analysis import comparability, contrast, speedups, sweep_tables, validity
 from mptexp.analysis.points import POINT, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import consistent, store
@@ -205,7 +205,9 @@ def _flags(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> str
     for side, tables in ((left, a), (right, b)):
         wanted = set(side.run_id)
         records = [r for r in tables.records if r["run_id"] in wanted]
-        alike = {identity.shared(one) for one in map(identity.of, records) if one is not None}
+        alike = {
+            comparability.shared(one) for one in map(comparability.of, records) if one is not None
+        }
         names += ["not comparable"] * (len(alike) > 1)
         measured.append({consistent.measurement(record) for record in records} - {()})
     names += ["same measurement"] * bool(measured[0] & measured[1])
@@ -245,27 +247,27 @@ def differences(a: Tables, b: Tables) -> pd.DataFrame:
             " · ".join(sorted({card[name] for card in side if name in card})) or "–"
             for side in cards
         ]
-        if values[0] != values[1] or identity.NOT_RECORDED in values:
+        if values[0] != values[1] or comparability.NOT_RECORDED in values:
             rows.append({"what": name, "a": values[0], "b": values[1]})
     return pd.DataFrame(rows, columns=["what", "a", "b"])
 
 
 def _own(record: Mapping[str, Any]) -> dict[str, Any]:
     """Of a record's identity, what its environment does not say already."""
-    known = identity.of(record)
+    known = comparability.of(record)
     if known is None:
-        return {"identity": identity.NOT_RECORDED}
+        return {"identity": comparability.NOT_RECORDED}
     flat: dict[str, Any] = {"identity": "recorded"}
     for name, value in known.items():
         flat |= value if isinstance(value, Mapping) else {name: value}
     card = _flat(record.get("environment", {}))
-    said = {*card, *identity.WITHIN_BLOCK, *(name.replace(" ", "_") for name in card)}
+    said = {*card, *comparability.WITHIN_BLOCK, *(name.replace(" ", "_") for name in card)}
     return {name: value for name, value in flat.items() if name not in said}
 
 
 def _started(record: Mapping[str, Any]) -> dict[str, Any]:
-    known = identity.of(record) or {}
-    return {name: known[name] for name in identity.WITHIN_BLOCK if name in known}
+    known = comparability.of(record) or {}
+    return {name: known[name] for name in comparability.WITHIN_BLOCK if name in known}
 
 
 def _flat(card: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pandas as pd
 from mptexp.analysis import contrast, image_pairs, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables, once
-from mptexp.spec import formats, tasks
+from mptexp.spec import number_formats, tasks
 from mptexp.spec.policies import POLICY_ROWS
 
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
@@ -86,24 +86,24 @@ class Point:
         return "large" if self.loss.low > LITTLE else "undecided"
 
     @property
-    def fixed_point(self) -> formats.Fixed | None:
+    def fixed_point(self) -> number_formats.Fixed | None:
         """The fixed-point format of activations and weights, if they have the same; else None."""
         if self.choice["weight_format"] != self.choice["propagation"]:
             return None
-        own = formats.activation_format(self.choice["propagation"])
-        return own if isinstance(own, formats.Fixed) else None
+        own = number_formats.activation_format(self.choice["propagation"])
+        return own if isinstance(own, number_formats.Fixed) else None
 
     @property
     def bits(self) -> int:
         """Bits of an activation: of its format, else of the type that the policy computes in."""
         dtype = POLICY_ROWS[self.choice["policy"]].compute_dtype
-        own = formats.activation_format(self.choice["propagation"])
-        return (own or formats.FORMATS[dtype]).bits
+        own = number_formats.activation_format(self.choice["propagation"])
+        return (own or number_formats.FORMATS[dtype]).bits
 
     @property
     def weight_bits(self) -> int | None:
         """Bits of a weight between steps, where its format is emulated; else None."""
-        own = formats.storage_format(self.choice["weight_format"])
+        own = number_formats.storage_format(self.choice["weight_format"])
         return own.bits if own else None
 
     @property

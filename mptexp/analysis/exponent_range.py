@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.spec.formats import FORMATS, Float
+from mptexp.spec.number_formats import FORMATS, Float
 
 SHOWN = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 GRADIENTS = ("activation_gradients", "weight_gradients")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mptexp.analysis.identity import Record
+from mptexp.analysis.comparability import Record
 
 # Two images more, one that each side alone gets right: with no difference among the images that
 # there are, it is not known that there is none among others (Bonett and Price 2012).

@@ -9,8 +9,8 @@ import numpy as np
 from mptexp.analysis import advice, exponent_range, validity
 from mptexp.analysis.exponent_range import GRADIENTS, DynamicRange
 from mptexp.spec import params
-from mptexp.spec.formats import FORMATS
 from mptexp.spec.grid import Sweep
+from mptexp.spec.number_formats import FORMATS
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 

@@ -13,8 +13,8 @@ from datetime import datetime
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import identity, steadiness
-from mptexp.analysis.identity import Record
+from mptexp.analysis import comparability, steadiness
+from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT
 from mptexp.records import consistent, instruments, interference
 from mptexp.records.schema import AT_ONCE, SEEN, VOID
@@ -77,7 +77,7 @@ FLAGS = {
             f"undo what was changed, and {REPAIR} measures them again; or --fresh",
         ),
         Flag(
-            identity.NOT_RECORDED,
+            comparability.NOT_RECORDED,
             ALL,
             "the record does not say which code, data, versions and machine the run had",
             f"{REPAIR} measures them again",
@@ -236,7 +236,7 @@ def made_for_accuracy(results: pd.DataFrame, records: Sequence[Record]) -> bool:
     Each run was beside others of its sweep or at a lowered priority, and some trained for long
     enough that what they learned is known.
     """
-    nices = {r["run_id"]: (identity.of(r) or {}).get("nice") for r in records}
+    nices = {r["run_id"]: (comparability.of(r) or {}).get("nice") for r in records}
     niced = {run_id for run_id, nice in nices.items() if isinstance(nice, int) and nice > 0}
     ok = results[results.status == "ok"]
     if ok.empty or not all(invalid(flags, "time") for flags in ok["flags"]):
@@ -257,7 +257,7 @@ def of_record(record: Record) -> list[str]:
     if not record.get("profile"):  # nothing of an untraced run rests on a trace
         failed -= {"trace"}
     cases = {
-        identity.NOT_RECORDED: identity.of(record) is None,
+        comparability.NOT_RECORDED: comparability.of(record) is None,
         CHANGED: bool(record.get("changed")),
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "sweeps at once": AT_ONCE in marks,
@@ -287,10 +287,10 @@ def _fills_cache(record: Record) -> bool:
 
 def is_repeat(record: Record, now: Record) -> bool:
     """Whether a run that was measured again is a valid time of what it is now."""
-    sides = [identity.of(one) for one in (record, now)]
+    sides = [comparability.of(one) for one in (record, now)]
     if record.get("status") != "ok" or None in sides:
         return False
-    alike = len({identity.shared(side) for side in sides if side}) == 1
+    alike = len({comparability.shared(side) for side in sides if side}) == 1
     return alike and not invalid(SEPARATOR.join(of_record(record)), "time")
 
 
@@ -322,31 +322,31 @@ def _at_chance(record: Record) -> bool:
 
 def incomparable(
     results: pd.DataFrame, records: Sequence[Record]
-) -> dict[str, list[identity.Difference]]:
+) -> dict[str, list[comparability.Difference]]:
     """The runs that differ from the others of their point in more than the policy.
 
     Returns:
         By run id, what each differs in; `left` is the run's value, `right` that of the others.
     """
-    known = {r["run_id"]: (identity.of(r), r) for r in records if r.get("status") == "ok"}
+    known = {r["run_id"]: (comparability.of(r), r) for r in records if r.get("status") == "ok"}
     has_identity = [known.get(run_id, (None,))[0] is not None for run_id in results.run_id]
     rows = results[np.array(has_identity, bool)]
-    unlike: dict[str, list[identity.Difference]] = {}
+    unlike: dict[str, list[comparability.Difference]] = {}
     for _, group in rows.groupby(POINT, sort=False):
         runs = sorted(group.run_id, key=lambda run_id: str(known[run_id][1].get("ended_at", "")))
         identities = [known[run_id][0] for run_id in runs]
-        alike = identity.largest_alike(identities)
+        alike = comparability.largest_alike(identities)
         for place, run_id in enumerate(runs):
             if place not in alike:
-                found = identity.differences(identities[place], identities[alike[-1]])
-                unlike[run_id] = [d for d in found if d.name not in identity.WITHIN_BLOCK]
+                found = comparability.differences(identities[place], identities[alike[-1]])
+                unlike[run_id] = [d for d in found if d.name not in comparability.WITHIN_BLOCK]
         kept = group[group.run_id.isin([runs[place] for place in alike])]
         for _, block in kept.groupby("block"):
             unlike |= _started_otherwise([known[run_id][1] for run_id in block.run_id])
     return unlike
 
 
-def _started_otherwise(records: Sequence[Record]) -> dict[str, list[identity.Difference]]:
+def _started_otherwise(records: Sequence[Record]) -> dict[str, list[comparability.Difference]]:
     """The runs of a block that differ from the first in weights, order or validation images.
 
     Weights in 16 bits are those of float32 rounded, so only float32 weights are compared.
@@ -358,7 +358,7 @@ def _started_otherwise(records: Sequence[Record]) -> dict[str, list[identity.Dif
         values = [str(own.get(name, "")) for own in known]
         for record, value in zip(alike, values, strict=True):
             if value != values[0]:
-                unlike[record["run_id"]] = [identity.Difference(name, value, values[0])]
+                unlike[record["run_id"]] = [comparability.Difference(name, value, values[0])]
     return unlike
 
 
@@ -508,7 +508,7 @@ def _process_of(record: Record) -> tuple[str, str]:
 
 def across(
     left: Mapping[int, Record], right: Mapping[int, Record], axes: Iterable[str]
-) -> list[identity.Difference]:
+) -> list[comparability.Difference]:
     """What the runs of two sides differ in beyond the axes of their comparison, block by block.
 
     Runs without an identity differ in nothing that is known; they have a flag of their own.
@@ -519,13 +519,13 @@ def across(
         right: of the other.
         axes: the parameters that the comparison is about, see `identity.FOLLOWS`.
     """
-    axes, found = tuple(axes), dict[str, identity.Difference]()
+    axes, found = tuple(axes), dict[str, comparability.Difference]()
     for block in left.keys() & right.keys():
         pair = left[block], right[block]
-        sides = [identity.of(record) for record in pair]
+        sides = [comparability.of(record) for record in pair]
         if None in sides:
             continue
-        for difference in identity.differences(*sides, axes):
+        for difference in comparability.differences(*sides, axes):
             if difference.name != "initial_weights" or all(map(_holds_float32, pair)):
                 found.setdefault(difference.name, difference)
     return list(found.values())

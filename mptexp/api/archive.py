@@ -205,7 +205,7 @@ def open_archive(archive: Path, folder: Path) -> tuple[list[Path], list[str]]:
 
 def _checked(file: Path) -> str:
     """What the instruments there failed; empty where they failed nothing."""
-    from mptexp.report.answers import instruments as answers
+    from mptexp.report.answers import instrument_answers as answers
 
     try:
         checks = TypeAdapter(list[instruments.Check]).validate_json(text_of(file))

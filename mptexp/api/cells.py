@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from IPython.display import Markdown
 
-    from mptexp.api.results import Results
+    from mptexp.api.results_table import Results
     from mptexp.report.explanation import Explanation, RecordedExplanation
 
 Place = str | os.PathLike[str]
@@ -41,7 +41,7 @@ def policies() -> "pd.DataFrame":
     """Returns the precision policies: a row each, and what numbers their arithmetic has."""
     import pandas as pd
 
-    from mptexp.spec.formats import FORMATS
+    from mptexp.spec.number_formats import FORMATS
     from mptexp.spec.policies import POLICY_ROWS
 
     rows = {}
@@ -179,7 +179,7 @@ class Record(dict[str, Any]):
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        from mptexp.records.columns import COLUMNS
+        from mptexp.records.csv_columns import COLUMNS
         from mptexp.records.tables import results_table
 
         row = results_table([self], "").iloc[0].drop("sweep").dropna()
@@ -206,11 +206,11 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
     Args:
         directory: the sweep's, or one to which records were copied.
         table: one of the names of its CSV files: `results` (a row per run; columns and units in
-            `mptexp.records.columns.COLUMNS`), `history` (a row per run and epoch) or `speedups` (a
-            row per point and policy: baseline time over candidate time, above 1 is faster, with
-            its 95 % interval from `claim_low` to `claim_high`, which holds for all rows together;
-            `low` to `high` for the row alone; and `finding`: faster, slower, inconclusive, no
-            interval, not valid).
+            `mptexp.records.csv_columns.COLUMNS`), `history` (a row per run and epoch) or
+            `speedups` (a row per point and policy: baseline time over candidate time, above 1 is
+            faster, with its 95 % interval from `claim_low` to `claim_high`, which holds for all
+            rows together; `low` to `high` for the row alone; and `finding`: faster, slower,
+            inconclusive, no interval, not valid).
 
     Returns:
         A DataFrame. That of `results` has the other two as `.history` and `.speedups`, and a cell
@@ -220,7 +220,7 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
         ParamsError: if the directory holds no record, or there is no such table.
     """
     from mptexp.analysis import sweep_tables
-    from mptexp.api.results import Results, filled, speedups
+    from mptexp.api.results_table import Results, filled, speedups
 
     if not isinstance(table, str) or table not in TABLES:
         raise ParamsError(f"table {shown(table)}: unknown; allowed: {', '.join(TABLES)}")

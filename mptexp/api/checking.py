@@ -14,7 +14,7 @@ from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 
 TIMEOUT_MIN = 5.0
-DIRECT = "mptexp.training.measure.instruments"
+DIRECT = "mptexp.training.measure.instruments_on_known_work"
 
 
 def check_instruments(backend: str = "tensorflow", output: Output | None = None) -> list[Check]:
@@ -34,7 +34,7 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
         Interrupted, Stopped: as `sweep.execute` does.
     """
     # The table of kernels takes pandas, which only this command needs.
-    from mptexp.diagnosis import instruments as on_records
+    from mptexp.diagnosis import instruments_on_records as on_records
 
     check_backend(backend)
     output = output or Output()

@@ -166,14 +166,14 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     Raises:
         ParamsError: if data or model cannot be used.
     """
-    from mptexp.analysis import identity
+    from mptexp.analysis import comparability
 
     due = [p.run for p in blocks.chosen(job, only) if p.due]
-    before = identity.latest(store.read_records(job.directory)[0]) if due else {}
-    runs = {identity.kind(run.published().model_dump()): run for run in due} if before else {}
+    before = comparability.latest(store.read_records(job.directory)[0]) if due else {}
+    runs = {comparability.kind(run.published().model_dump()): run for run in due} if before else {}
     # As records have it: a variable may name a place below the home directory.
     known = privacy.scrub(preparation.identities(list(runs.values()), data_dir))
-    differences = identity.between(before, dict(zip(runs, known, strict=True)))
+    differences = comparability.between(before, dict(zip(runs, known, strict=True)))
     if not differences:  # nearly always: what forms the sentences is slow to import
         return []
     from mptexp.report.answers import caveats
@@ -383,14 +383,14 @@ def unlike(directories: Sequence[Path]) -> list[str]:
 
     A sentence for each difference from the first, and one where runs were measured at once.
     """
-    from mptexp.analysis import identity, sweep_tables, validity
+    from mptexp.analysis import comparability, sweep_tables, validity
     from mptexp.report.answers import caveats
 
     places = map(SweepDir, directories)
     read = [store.read_records(place, without=sweep_tables.RAW)[0] for place in places]
-    first, *others = map(identity.latest, read)
+    first, *others = map(comparability.latest, read)
     names = map(str, directories[1:])
-    found = {name: identity.between(first, o) for name, o in zip(names, others, strict=True)}
+    found = {name: comparability.between(first, o) for name, o in zip(names, others, strict=True)}
     at_once = validity.at_once([record for records in read for record in records])
     return [*caveats.unlike(str(directories[0]), found), *caveats.at_once(len(at_once))]
 
@@ -454,7 +454,7 @@ def recordings(traces: Sequence[Path]) -> "list[Recording]":
         ParamsError: if one cannot be read, or both hold the same recording.
     """
     from mptexp.diagnosis.recording import Comparison, Recording
-    from mptexp.traces import files as trace_files
+    from mptexp.traces import trace_files
 
     read = [Recording(visible(f.name), trace) for f, trace in map(trace_files.read, traces)]
     if len(read) == 2 and Comparison(*read).identical:

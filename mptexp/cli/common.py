@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mptexp.spec import interrupt, limits
+from mptexp.spec import interrupt, shell_limits
 from mptexp.spec.errors import Interrupted, ParamsError, Stopped, UserError
 from mptexp.spec.terminal import plain
 
@@ -154,7 +154,7 @@ def _check_surroundings() -> None:
             there is no home directory, in which caches and settings lie, or too few files may be
             open.
     """
-    limits.widen()
+    shell_limits.widen()
     try:
         here = os.getcwd()
     except OSError:
@@ -196,7 +196,7 @@ def _end(error: BaseException, verbose: bool = False) -> None:
         raise typer.Exit(130) from None
     if isinstance(error, OSError) and error.filename:  # a name too long, a folder without rights
         error = ParamsError(f"{error.filename2 or error.filename}: {error.strerror}")
-    tight = limits.tight() if not isinstance(error, ParamsError) else ""
+    tight = shell_limits.tight() if not isinstance(error, ParamsError) else ""
     if not isinstance(error, UserError):
         if not tight:
             raise error

@@ -49,13 +49,13 @@ def doctor(
 def _check_instruments(backend: str) -> None:
     from mptexp import api
     from mptexp.records.instruments import failed
-    from mptexp.report.answers import instruments
+    from mptexp.report.answers import instrument_answers
     from mptexp.report.tables import terminal_tables
 
     checks = api.check_instruments(backend, api.Output(err(), brief=True))
-    rows = instruments.table(checks).drop(columns="Test")
+    rows = instrument_answers.table(checks).drop(columns="Test")
     terminal_tables.rows(out(), "Instruments", rows)
-    out().print(instruments.sentence(checks), soft_wrap=True)
+    out().print(instrument_answers.sentence(checks), soft_wrap=True)
     result(checks)
     if failed(checks):
         raise typer.Exit(1)

@@ -66,7 +66,7 @@ def plan(
     that a mistake costs seconds.
     """
     from mptexp import api
-    from mptexp.execution import devices, preparation
+    from mptexp.execution import device_slots, preparation
     from mptexp.report.tables import terminal_tables
     from mptexp.spec.names import MODELS
 
@@ -91,7 +91,7 @@ def plan(
         caution(sentence)
     for name, value in job.sweep.unnamed().items():
         say(f"include: {name} {value} where an entry does not name it")
-    for sentence in devices.found(p.run for p in chosen):
+    for sentence in device_slots.found(p.run for p in chosen):
         say(sentence)
     say(f"notebook: {job.notebook}")
     for name in functions:

@@ -90,6 +90,7 @@ TO_HOST = re.compile(r"^MemcpyD(2|to)[HM]$|^CopyDeviceToHost$|\(D2[HM]\)", re.IG
 # Of the elementwise work of a layer: from here all of it is there for the one thing; its casts are
 # from here of the two alone.
 MAINLY = 0.5
+MUCH_INPUT = 0.25  # of a traced step: from here it waits for input, whatever the noise
 SERVED = ["python", "checks", "preprocessing", "loop", "random", "no 16 bits"]
 SERVING = ["memory", "casts"]
 COLUMNS = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
@@ -243,15 +244,20 @@ def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) ->
 
     Tracing makes a GPU's host launch kernels more slowly and leaves the kernels as they are: there
     the waits take up the difference, and are none where the kernels fill the timed step. On a CPU
-    all rows are scaled alike.
+    all rows are scaled alike; but where a traced step that waits for input is the shorter one, it
+    had batches that were read while the trace was started, and the timed step waited for longer.
     """
-    working = table.state == "op"
-    busy, waiting = table.seconds[working].sum(), table.seconds[~working].sum()
-    if profile["device"] != "gpu" or not waiting:
+    fed = table.state == "input"
+    behind = table.seconds[fed].sum() > MUCH_INPUT * profile["step_s"]
+    waits = fed & (behind and step_s > profile["step_s"])
+    if profile["device"] == "gpu":
+        waits = table.state != "op"
+    busy, waiting = table.seconds[~waits].sum(), table.seconds[waits].sum()
+    if not waiting:
         return table.seconds * (step_s / profile["step_s"])
     if busy >= step_s:
-        return table.seconds.where(working, 0.0) * (step_s / busy)
-    return table.seconds.where(working, table.seconds * ((step_s - busy) / waiting))
+        return table.seconds.where(~waits, 0.0) * (step_s / busy)
+    return table.seconds.where(~waits, table.seconds * ((step_s - busy) / waiting))
 
 
 def by_cause(record: Mapping[str, Any]) -> pd.Series:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mptexp.diagnosis import ablations, losses
+from mptexp.diagnosis import ablations, lost_time
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.losses import Case, Loss
+from mptexp.diagnosis.lost_time import Case, Loss
 
 LEAST_CERTAIN = 0.05  # that a cause which is named takes for certain, with a confidence of 95 %
 
@@ -80,7 +80,7 @@ class Cause(Category):
     sentence: str
     remedies: tuple[Remedy, ...]
     ablations: tuple[Ablation, ...] = ()
-    loss: Callable[[Case, "Cause"], Loss | None] = losses.in_full
+    loss: Callable[[Case, "Cause"], Loss | None] = lost_time.in_full
     spent_on: str = "time breakdown"
     in_breakdown: bool = True
     emulated: bool | None = None
@@ -119,7 +119,7 @@ ROWS: tuple[Category, ...] = (
             ablations.NO_NORMALIZATION,
         ),
         colour="#56b4e9",
-        loss=losses.beyond_half,
+        loss=lost_time.beyond_half,
         emulated=False,
     ),
     Cause(
@@ -128,7 +128,7 @@ ROWS: tuple[Category, ...] = (
         sentence="is casts and layout changes",
         remedies=(XLA, Remedy("fewer changes of type or layout between layers")),
         ablations=(ablations.XLA_ON,),
-        loss=losses.casts,
+        loss=lost_time.casts,
         colour="#cc79a7",
         emulated=False,
     ),
@@ -181,7 +181,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.INPUT,),
         colour="#d55e00",
-        loss=losses.wait,
+        loss=lost_time.wait,
     ),
     Cause(
         name="host",
@@ -337,7 +337,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.INPUT,),
         colour="#d55e00",
-        loss=losses.beside,
+        loss=lost_time.beside,
         in_breakdown=False,
     ),
     Cause(
@@ -347,7 +347,7 @@ ROWS: tuple[Category, ...] = (
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",
-        loss=losses.by_ablation,
+        loss=lost_time.by_ablation,
         in_breakdown=False,
     ),
     Cause(
@@ -356,7 +356,7 @@ ROWS: tuple[Category, ...] = (
         sentence="is the extra cost of emulating its arithmetic",
         remedies=(Remedy("another policy: the type of this one is emulated here, in a wider one"),),
         colour="#0087c8",
-        loss=losses.emulation,
+        loss=lost_time.emulation,
         in_breakdown=False,
         emulated=True,
         title="emulation",
@@ -368,7 +368,7 @@ ROWS: tuple[Category, ...] = (
         remedies=(Remedy("16 bits for these layers, if accuracy allows", ablations.NO_FALLBACK),),
         ablations=(ablations.NO_FALLBACK,),
         colour="#0087c8",
-        loss=losses.float32_fallback,
+        loss=lost_time.float32_fallback,
         in_breakdown=False,
         emulated=False,
     ),
@@ -384,7 +384,7 @@ ROWS: tuple[Category, ...] = (
         ablations=(ablations.XLA_ON,),
         spent_on="operations that reference code computes",
         colour="#0087c8",
-        loss=losses.reference_code,
+        loss=lost_time.reference_code,
         in_breakdown=False,
         emulated=False,
         title="reference code",
@@ -396,7 +396,7 @@ ROWS: tuple[Category, ...] = (
         spent_on="operations that 16 bits do not make faster",
         remedies=(Remedy("float32 for these layers (float32_layers)"), Remedy("other shapes")),
         colour="#0087c8",
-        loss=losses.slower_layers,
+        loss=lost_time.slower_layers,
         in_breakdown=False,
         emulated=False,
     ),
@@ -411,7 +411,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.XLA_ON,),
         colour="#56b4e9",
-        loss=losses.slower_memory,
+        loss=lost_time.slower_memory,
         in_breakdown=False,
         emulated=False,
     ),
@@ -426,7 +426,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.BATCH,),
         colour="#0087c8",
-        loss=losses.bad_kernels,
+        loss=lost_time.bad_kernels,
         in_breakdown=False,
         emulated=False,
     ),
@@ -436,7 +436,7 @@ ROWS: tuple[Category, ...] = (
         sentence="is matrix work, in which this device is no faster in 16 bits (measured peak)",
         remedies=(Remedy("another device; 16 bits still save memory, for a larger batch"),),
         colour="#0087c8",
-        loss=losses.no_faster_type,
+        loss=lost_time.no_faster_type,
         in_breakdown=False,
         emulated=False,
     ),
@@ -450,7 +450,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.PADDED,),
         colour="#0087c8",
-        loss=losses.without_tensor_cores,
+        loss=lost_time.without_tensor_cores,
         in_breakdown=False,
         emulated=False,
     ),

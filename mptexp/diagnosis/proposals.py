@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mptexp.analysis.identity import Record
+from mptexp.analysis.comparability import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, breakdown
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.losses import LEAST_SHARE
+from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import pandas as pd
 
-from mptexp.diagnosis import arithmetic, breakdown
-from mptexp.diagnosis.losses import LEAST_SHARE
+from mptexp.diagnosis import breakdown, kernel_arithmetic
+from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.traces.operations import WAITS, Trace
 from mptexp.traces.steps import WHOLE
 
@@ -173,7 +173,7 @@ class Recording:
         Of its time, or of the number of its kernels where none was timed.
         """
         rows = self.products
-        table = arithmetic.of_table(
+        table = kernel_arithmetic.of_table(
             rows if self.trace.timed else rows.assign(seconds=rows["count"])
         )
         if table.empty:

@@ -11,14 +11,14 @@ import pandas as pd
 from scipy import special
 
 from mptexp.analysis import steadiness, validity
+from mptexp.analysis.comparability import Record
 from mptexp.analysis.contrast import Contrast
-from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
+from mptexp.diagnosis import ablations, breakdown, kernel_arithmetic, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN
 from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, effect, together
-from mptexp.diagnosis.losses import LEAST_SHARE, Case, Loss, left, within_the_step
+from mptexp.diagnosis.lost_time import LEAST_SHARE, Case, Loss, left, within_the_step
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -499,7 +499,7 @@ def _case(pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[E
         pair,
         *records,
         _seconds(baseline, candidate, steps),
-        arithmetic.missed(candidate.record, candidate.rows),
+        kernel_arithmetic.missed(candidate.record, candidate.rows),
         tuple(effects),
         roofline.least_s(*records),
     )

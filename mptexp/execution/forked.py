@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from mptexp.execution import processes
-from mptexp.execution.devices import Slot
+from mptexp.execution.device_slots import Slot
 from mptexp.spec import project
 from mptexp.spec.run import Run
 

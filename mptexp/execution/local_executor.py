@@ -11,8 +11,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mptexp.execution import devices, forked, measuring, supervisor
-from mptexp.execution.devices import Slot
+from mptexp.execution import device_slots, forked, measuring, supervisor
+from mptexp.execution.device_slots import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
 from mptexp.records import schema
@@ -67,7 +67,7 @@ def execute(
     A run that needs more devices than are free holds up the later ones of its model: otherwise
     these would take each device that becomes free, and it would wait for ever.
     """
-    slots = devices.slots(how.parallel)
+    slots = device_slots.slots(how.parallel)
     free, waiting = list(slots), list(due)
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
     stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
@@ -101,7 +101,7 @@ def _startable(
             break
         if planned.run.gpu_model in full:
             continue
-        taken = devices.taken(planned.run, left, slots)
+        taken = device_slots.taken(planned.run, left, slots)
         if taken:
             startable.append((planned, taken))
             left = [slot for slot in left if slot not in taken]
@@ -130,7 +130,7 @@ def _execute(
             job.sweep.notebook,
             job.directory,
             how.timeout_s,
-            devices.environment(taken),
+            device_slots.environment(taken),
             [*how.marks, *again],
             stop,
             how.invocation,

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mptexp.execution import devices
+from mptexp.execution import device_slots
 from mptexp.execution.job import Job
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -150,11 +150,11 @@ def search(job: Job, runs: Iterable[Run], timeout_s: float) -> Iterator[tuple[Ru
     """
     from mptexp.execution import supervisor  # a plan does without
 
-    sweep, slots = job.sweep, devices.slots()
+    sweep, slots = job.sweep, device_slots.slots()
     for base in _bases_here(sweep, runs):
         before = _tried(sweep, base, job.directory).items()
         tried = {size: fit for size, fit in before if fit is not None}
-        visible = devices.environment(devices.taken(base, slots, slots))
+        visible = device_slots.environment(device_slots.taken(base, slots, slots))
         while size := _next(tried, base):
             run = attempt(base, size)
             record = supervisor.execute(

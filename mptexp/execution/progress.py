@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mptexp.execution import devices, plan
+from mptexp.execution import device_slots, plan
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
 from mptexp.spec.grid import Sweep
@@ -54,7 +54,7 @@ class Output:
         """Says how many of the chosen runs are done, and how many will be executed."""
         if self.brief:
             return
-        for sentence in devices.found(p.run for p in chosen):
+        for sentence in device_slots.found(p.run for p in chosen):
             self.say(sentence)
         n, due = len(chosen), sum(p.due for p in chosen)
         if due < n:

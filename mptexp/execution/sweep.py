@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from mptexp.execution import (
     blocks,
-    devices,
+    device_slots,
     directory,
     local_executor,
     max_batch,
@@ -78,7 +78,7 @@ def execute(
         Stopped: if the runs cannot be executed to the end.
     """
     how = how or Execution(job.sweep.timeout_min * 60)
-    devices.slots(how.parallel)  # refuses to share a GPU
+    device_slots.slots(how.parallel)  # refuses to share a GPU
     ray_cluster.check(how, address, job.sweep.max_batch)
     try:
         return _execute(job, only, fresh, how, address, output or Output(), repair, lock, discard)
@@ -170,7 +170,7 @@ def execute_due(chosen: Sequence[Planned], job: Job, how: Execution, output: Out
     due = [p for p in chosen if p.due]
     if not due:
         return
-    uuids = [slot.uuid for slot in devices.slots(how.parallel)]
+    uuids = [slot.uuid for slot in device_slots.slots(how.parallel)]
     if how.executor != "ray" and measuring.marks(uuids):
         output.say(BESIDE, style="yellow")
     executor = ray_executor if how.executor == "ray" else local_executor

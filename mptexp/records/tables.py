@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.schema import VOID, known_parameters
 from mptexp.spec import tasks
 from mptexp.spec.run import defaults

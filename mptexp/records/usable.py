@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
-from mptexp.records.columns import Number, Positive
+from mptexp.records.csv_columns import Number, Positive
 from mptexp.records.schema import OPEN, Seconds
 
 

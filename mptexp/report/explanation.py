@@ -9,13 +9,13 @@ import pandas as pd
 from great_tables import GT
 from IPython.display import HTML, Markdown
 
-from mptexp.diagnosis import arithmetic, breakdown
+from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.recording import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured, recordings
 from mptexp.report.answers import recorded, why
-from mptexp.report.figures import registry
+from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import text_tables, why_tables
@@ -107,7 +107,7 @@ class Explanation:
         """The pair's figure of a section of the report; it is drawn only here."""
         if self.sweep is None:
             return None
-        figures = {figure.case: figure for figure in registry.figures(self.sweep, section)}
+        figures = {figure.case: figure for figure in all_figures.figures(self.sweep, section)}
         figure = figures.get(str(self.pair + 1))  # a report counts from 1
         return HTML(figure.html()) if figure else None
 
@@ -130,8 +130,8 @@ def explanation(directory: SweepDir, pair: int) -> Explanation:
 
 
 def _kernels(record: Mapping[str, Any]) -> pd.DataFrame:
-    table = arithmetic.table(record)
-    return arithmetic.instructions(record) if table.empty else table
+    table = kernel_arithmetic.table(record)
+    return kernel_arithmetic.instructions(record) if table.empty else table
 
 
 def _shown(table: pd.DataFrame | None) -> pd.DataFrame | None:

@@ -16,8 +16,8 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured
 from mptexp.report.answers import caveats
-from mptexp.report.figures import output, registry
-from mptexp.report.figures.registry import SweepFigure
+from mptexp.report.figures import all_figures, output
+from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import data_files, lead
 from mptexp.report.tables import text_tables
@@ -57,7 +57,7 @@ def _write(sweep: MeasuredSweep, folder: Path) -> None:
     tables = sweep.tables
     data_files.write_tables(tables, folder)
     shown = "" if tables.ok.empty else _tables(tables, folder)
-    drawn = [_figure(figure, folder) for figure in registry.figures(sweep)]
+    drawn = [_figure(figure, folder) for figure in all_figures.figures(sweep)]
     head = f"# {safe(lead.title(sweep))}\n\n*{safe(sweep.question)}*"
     sentences = bullets([*caveats.sentences(tables), *lead.sentences(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)

@@ -11,7 +11,7 @@ import pandas as pd
 from great_tables import GT
 
 from mptexp.diagnosis.causes import LABELS
-from mptexp.diagnosis.losses import LEAST_SHARE
+from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report.answers import recorded, what_to_try
 from mptexp.report.figures import diagnosis as figures
@@ -20,7 +20,7 @@ from mptexp.report.pages import lead, rendering
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.why_tables import by_cause, percent
 from mptexp.report.text import markdown, wording
-from mptexp.report.text.columns import BLANK, without_blanks
+from mptexp.report.text.column_formats import BLANK, without_blanks
 from mptexp.spec.terminal import visible
 
 MOST_LAYERS = 20

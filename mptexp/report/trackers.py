@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import privacy
 from mptexp.records import store as records_store
-from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.schema import known_parameters
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from mptexp.spec import cells, documents, order, places
+from mptexp.spec import cell_html, documents, order, places
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
 
@@ -138,11 +138,13 @@ class Sweep(StrictModel):
     def _repr_html_(self) -> str:
         """For a notebook's cell: a row per point, and how many runs they make."""
         points, usual, axes = self.points(), defaults(), self.axes()
-        rows = [[cells.cell((usual | p)[name]) for name in axes] for p in points]
+        rows = [[cell_html.cell((usual | p)[name]) for name in axes] for p in points]
         runs = f"{len(points)} points × {self.repeats} blocks = {len(points) * self.repeats} runs"
-        same = [f"{n} {cells.cell(v)}" for n, v in self.defaults.items() if n not in axes]
+        same = [f"{n} {cell_html.cell(v)}" for n, v in self.defaults.items() if n not in axes]
         summary = f"{runs} of {self.notebook}" + f"; all with {', '.join(same)}" * bool(same)
-        return f"{cells.html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(summary)}</p>"
+        return (
+            f"{cell_html.html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(summary)}</p>"
+        )
 
 
 def _excluded(point: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from mptexp.spec import formats
+from mptexp.spec import number_formats
 
 # The built-in ones, in the order of documentation: each is the name of a function in
 # training/models.py or training/data/datasets.py.
@@ -103,11 +103,11 @@ def known_model(name: str) -> str:
 
 def known_propagation(name: str) -> str:
     """The name of an activation format, as it was given; raises as formats.activation_format."""
-    formats.activation_format(name)
+    number_formats.activation_format(name)
     return name
 
 
 def known_weight_format(name: str) -> str:
     """The name of a storage format, as it was given; raises as formats.storage_format."""
-    formats.storage_format(name)
+    number_formats.storage_format(name)
     return name

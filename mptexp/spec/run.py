@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from mptexp.spec import cells, places, tasks
+from mptexp.spec import cell_html, places, tasks
 from mptexp.spec.backends import BackendName
 from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.errors import ParamsError
@@ -381,11 +381,11 @@ class Run(StrictModel):
         values, usual = self.model_dump(), defaults()
         shown = [n for n in values if values[n] != usual[n] or n in ALWAYS_SHOWN]
         rows = [
-            (cells.cell(values[n]), cells.cell(usual[n]), Run.model_fields[n].description)
+            (cell_html.cell(values[n]), cell_html.cell(usual[n]), Run.model_fields[n].description)
             for n in shown
         ]
         rest = f"The other {len(values) - len(shown)} parameters are at their defaults."
-        return f"{cells.html(shown, rows, ('value', 'default', 'meaning'))}<p>{rest}</p>"
+        return f"{cell_html.html(shown, rows, ('value', 'default', 'meaning'))}<p>{rest}</p>"
 
     @classmethod
     def read(cls, names: Mapping[str, Any]) -> "Run":

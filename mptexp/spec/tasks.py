@@ -2,7 +2,7 @@
 
 A task says what a batch holds, what throughput counts, what is minimized, and which figure of the
 validation is compared. What needs a framework, its inputs and its level of chance, has the same
-name in `training.tasks`.
+name in `training.task_models`.
 """
 
 import math

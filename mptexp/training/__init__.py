@@ -19,9 +19,9 @@ from typing import Any
 from mptexp.spec import imports
 
 HOMES = {
-    "build": "run.build",
+    "build": "measured_run.build",
     "dtypes": "effective.dtypes",
-    "execute": "run.execute",
+    "execute": "measured_run.execute",
     "load_images": "data.datasets.load",
     "save": "record.save",
     "show_images": "notebook.show_images",

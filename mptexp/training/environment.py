@@ -23,7 +23,7 @@ from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import cpu_name, cpu_version
 from mptexp.spec.policies import ARITHMETICS, without_kernels
 from mptexp.spec.project import PROJECT, here
-from mptexp.training import capability, machine, onednn
+from mptexp.training import capability, machine_state, onednn
 from mptexp.training.backends import backend
 
 PACKAGES = [
@@ -120,11 +120,11 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
         "cpu_version": cpu_version(),
         "instruction_sets": capability.instruction_sets(),
         "onednn": backend(name).uses_onednn() if used["kind"] == "cpu" else None,
-        "cores": machine.cores(),
-        "nice": machine.nice(),
+        "cores": machine_state.cores(),
+        "nice": machine_state.nice(),
         "threads": backend(name).threads(),
         "memory_bytes": psutil.virtual_memory().total,
-        **machine.state(),
+        **machine_state.state(),
         "os": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "packages": versions(),
@@ -217,7 +217,7 @@ def advice(name: str, card: Mapping[str, Any]) -> list[str]:
             sentences.append(f"{dtype} is emulated on this device: slower is expected")
         elif card["kind"] == "cpu":
             sentences += without_kernels(dtype, onednn.reference(name, dtype).values())
-    return [*sentences, *without_onednn(name, card), *machine.interference(card)]
+    return [*sentences, *without_onednn(name, card), *machine_state.interference(card)]
 
 
 def without_onednn(name: str, card: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import cpu_name, cpu_version
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
-from mptexp.training import capability, environment, machine
+from mptexp.training import capability, environment, machine_state
 
 # What of mptexp runs in the Jupyter kernel and could change what is measured. Not the commit: most
 # commits change what is written about a record, not what a run does.
@@ -61,15 +61,15 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
 
 def beforehand(run: Run) -> dict[str, Any]:
     """The part of a run's identity that is known before its Jupyter kernel starts."""
-    installed, state = environment.versions(), machine.state()
+    installed, state = environment.versions(), machine_state.state()
     names = ("keras", "numpy", *BACKEND_ROWS[run.backend].packages)
     return {
         "code": code(),
         "versions": {name: installed.get(name, "") for name in names},
         "cpu": cpu_name().removesuffix(" (CPU)"),
         "cpu_version": cpu_version(),
-        "cores": machine.cores(),
-        "nice": machine.nice(),
+        "cores": machine_state.cores(),
+        "nice": machine_state.nice(),
         "driver": capability.driver(),
         "cpu_limits": {name: state[name] for name in LIMITS},
         "variables": variables(),

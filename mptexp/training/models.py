@@ -15,7 +15,7 @@ from keras import layers
 from mptexp.spec import names
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
-from mptexp.training import costs, initial_weights, quantized, tasks, user_model
+from mptexp.training import costs, initial_weights, quantized, task_models, user_model
 from mptexp.training.backends import backend
 from mptexp.training.layers import ModelError, scaled, varied
 from mptexp.training.numerics import emulation
@@ -77,7 +77,7 @@ def _rounded(
 def _seeded(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
     """The model from its examples to probabilities, as Keras draws it from the run's seed."""
     backend(run.backend).set_seed(run.seed)
-    inputs, x = tasks.of(run).entry(run, shape)
+    inputs, x = task_models.of(run).entry(run, shape)
     if ":" in run.model:
         return keras.Model(inputs, user_model.probabilities(run, x, classes))
     logits = MODELS[run.model](run, x, classes)

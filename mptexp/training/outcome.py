@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.records import step_times
-from mptexp.records.columns import HISTORY
+from mptexp.records.csv_columns import HISTORY
 from mptexp.spec import tasks
 from mptexp.spec.run import Run
 

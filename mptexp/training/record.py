@@ -11,7 +11,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
-from mptexp.training import arithmetic, environment, machine
+from mptexp.training import arithmetic, environment, machine_state
 from mptexp.training.identity import identity
 from mptexp.training.numerics import emulation
 from mptexp.training.outcome import Outcome
@@ -66,8 +66,8 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "status": outcome.status,
         "error": _error(outcome),
         "environment": outcome.card,
-        "boot": machine.boot(),
-        **({"gpus": gpus} if (gpus := machine.gpus()) else {}),
+        "boot": machine_state.boot(),
+        **({"gpus": gpus} if (gpus := machine_state.gpus()) else {}),
         "identity": what,
         **({"instruments": checks} if checks else {}),
         "timing": outcome.timing,

@@ -14,7 +14,7 @@ from keras import layers
 
 from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
-from mptexp.training import costs, identity, tasks
+from mptexp.training import costs, identity, task_models
 from mptexp.training.layers import ModelError
 
 
@@ -54,7 +54,7 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
             why = f"does not take such inputs: {_told(error)}"
             raise ModelError(f"model {call} {why}") from error
     identity.model_source(run.model)  # read now: whoever edits it later changes nothing that runs
-    _check_output(run, call, output, (None, *tasks.of(run).output(shape, classes)))
+    _check_output(run, call, output, (None, *task_models.of(run).output(shape, classes)))
     # As behind the models here: probabilities near zero need float32's range.
     return layers.Activation("softmax", dtype="float32")(output) if run.from_logits else output
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from mptexp.spec.run import Run
-from mptexp.training import tasks
+from mptexp.training import task_models
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 
@@ -36,7 +36,7 @@ def validated(
     arguments = batches.validation(images, run)
     if not arguments or run.profile:
         return {}
-    data, task = arguments["validation_data"], tasks.of(run)
+    data, task = arguments["validation_data"], task_models.of(run)
     total, labels = hashlib.sha256(), []
     for _, batch in zip(range(len(data)), data, strict=False):  # Keras's data has no end
         x, y = map(np.asarray, batch)

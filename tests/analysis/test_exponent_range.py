@@ -5,7 +5,7 @@ import pytest
 from histograms import VALUES, histogram
 
 from mptexp.analysis import exponent_range
-from mptexp.spec.formats import FORMATS
+from mptexp.spec.number_formats import FORMATS
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0, 2.0**20])

@@ -177,3 +177,14 @@ def test_kernels_that_fill_the_timed_step_leave_no_wait():
     assert causes["host"] == 0
     assert causes["matrix"] == pytest.approx(0.24)
     assert causes["casts"] == pytest.approx(0.16)
+
+
+def test_a_traced_step_with_batches_in_store_waits_less_than_the_timed_one():
+    # Planted: a pipeline of which the step waits for 77 %; named with 49, of three traced steps.
+    rows = [row("Conv2D", seconds=0.1), row(state="input", seconds=0.1)]
+    causes = breakdown.by_cause(record(rows, step_s=0.4))
+    assert (causes["matrix"], causes["input"]) == pytest.approx((0.1, 0.3))
+    # Slowed by the trace, or hardly waiting: all alike.
+    assert breakdown.by_cause(record(rows, step_s=0.1))["input"] == pytest.approx(0.05)
+    few = [row("Conv2D", seconds=0.19), row(state="input", seconds=0.01)]
+    assert breakdown.by_cause(record(few, step_s=0.4))["input"] == pytest.approx(0.02)

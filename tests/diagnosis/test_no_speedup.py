@@ -10,12 +10,12 @@ from builders import KINETO, kineto_step
 from support import gpu_trace
 
 from mptexp.analysis.contrast import Contrast
-from mptexp.diagnosis import ablations, arithmetic, breakdown, recording, verdict
+from mptexp.diagnosis import ablations, breakdown, kernel_arithmetic, recording, verdict
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
 from mptexp.report.answers import recorded
 from mptexp.spec.run import Run
-from mptexp.traces import files, xplane
+from mptexp.traces import trace_files, xplane
 
 STEP_S = 0.05
 WHOLE = 100_000  # microseconds of the two steps that are traced
@@ -100,7 +100,7 @@ def test_convolutions_without_tensor_cores(tmp_path):
     after = kernels((SIMT, "odd", "Conv2D", 0.85), (*CONV, 0.15))
     found = losses(tmp_path, FULL, after)
     check(found, "no tensor cores", 0.85 * (1 - 1 / 8), "odd")
-    cores = arithmetic.tensor_core_seconds(found[1]).loc["odd"]
+    cores = kernel_arithmetic.tensor_core_seconds(found[1]).loc["odd"]
     assert cores.to_dict() == pytest.approx({"yes": 0, "no": 0.85 * STEP_S, "unknown": 0})
 
 
@@ -324,7 +324,7 @@ def compared(tmp_path, before, after):
                 event["name"] = kernel
         path = tmp_path / f"{number}.json"
         path.write_text(json.dumps({"traceEvents": events}))
-        made.append(recording.Recording(path.name, files.read(path)[1]))
+        made.append(recording.Recording(path.name, trace_files.read(path)[1]))
     return recorded.verdict(made)
 
 

@@ -6,7 +6,7 @@ import pytest
 from support import until
 
 from mptexp.execution import forked, supervisor
-from mptexp.execution.devices import Slot
+from mptexp.execution.device_slots import Slot
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 

@@ -1,5 +1,5 @@
 from mptexp.execution import local_executor
-from mptexp.execution.devices import Slot
+from mptexp.execution.device_slots import Slot
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.spec.run import Run

@@ -17,7 +17,7 @@ from support import PROJECT
 
 import mptexp
 from mptexp.records import schema, store
-from mptexp.records.columns import COLUMNS
+from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import documents, params
 from mptexp.spec.backends import BACKENDS
@@ -26,7 +26,7 @@ from mptexp.spec.names import DATASETS, MODELS
 from mptexp.spec.policies import POLICIES
 from mptexp.spec.run import Run
 from mptexp.training import backends, environment, models
-from mptexp.training import run as training_run
+from mptexp.training import measured_run as training_run
 from mptexp.training.data import batches, datasets
 
 # What each room of the package may import; a sub-package belongs to its package.
@@ -103,7 +103,7 @@ def test_modules_import_only_from_rooms_below():
     [
         ("spec.run", "from mptexp.records import store"),
         ("training.data.datasets", "from mptexp.analysis.sweep_tables import load"),
-        ("analysis.summary", "def f():\n    from mptexp.training.run import fit"),
+        ("analysis.summary", "def f():\n    from mptexp.training.measured_run import fit"),
         ("analysis.compare", "from mptexp.report import wording"),
         ("execution.sweep", "import tensorflow as tf"),
         ("report.page", "from keras import layers"),

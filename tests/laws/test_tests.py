@@ -24,7 +24,7 @@ ELSEWHERE = {
     "api/commands.py": "system/test_cli.py",
     "api/diagnosing.py": "system/test_notebooks.py",
     "api/gpu_hour.py": "system/test_gpu_hour.py",
-    "api/results.py": "system/test_api.py",
+    "api/results_table.py": "system/test_api.py",
 }
 
 
@@ -105,7 +105,7 @@ def collected(folder, *words):
 
 def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
     files = ("execution/test_sweep.py", "execution/test_plan.py", "system/test_cli.py")
-    files += ("training/test_run.py", "training/test_precision.py")
+    files += ("training/test_measured_run.py", "training/test_precision.py")
     quick, slow = collected(tmp_path, *(f"tests/{name}" for name in files))
     assert quick & slow == set()
     assert {

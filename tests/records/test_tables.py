@@ -3,7 +3,7 @@ import math
 import pytest
 
 from mptexp.records import tables
-from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.schema import VOID
 from mptexp.records.tables import history_table, results_table
 from mptexp.spec.run import Run

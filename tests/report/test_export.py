@@ -14,7 +14,7 @@ from support import PROJECT, mptexp
 
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
-from mptexp.report.figures import registry
+from mptexp.report.figures import all_figures
 from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError
 
@@ -69,7 +69,7 @@ def test_the_draft_shows_every_figure_with_its_alternative_and_caption(exported)
 @pytest.mark.parametrize("name", ["quickstart-cpu", "loss-scale-cpu", "why-cpu"])
 def test_every_figure_that_is_exported_is_in_the_report(name):
     place = SweepDir(PUBLISHED.with_name(name))
-    figures = list(registry.figures(published(name)))
+    figures = list(all_figures.figures(published(name)))
     assert len({figure.name for figure in figures}) == len(figures) >= 8
     shown = Counter(re.findall(r'<img[^>]* alt="([^"]*)"', place.index.read_text()))
     assert Counter(escape(figure.alt, quote=False) for figure in figures) == shown
@@ -122,7 +122,7 @@ def test_the_same_table_has_the_same_id_and_another_another():
 
 @pytest.mark.parametrize("text", ["=HYPERLINK(0)", "@SUM(1)", "+1|x", "-1|x", "\t=1", "x\r=1,=1"])
 def test_no_record_puts_a_formula_into_a_spreadsheet(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(registry, "FIGURES", ())  # only tables are looked at
+    monkeypatch.setattr(all_figures, "FIGURES", ())  # only tables are looked at
     export.export(sweep_of(text, tmp_path), tmp_path / "out")
     written = sorted((tmp_path / "out").glob("*.csv"))
     assert {path.name for path in written} >= {"results.csv", "history.csv", "speedups.csv"}

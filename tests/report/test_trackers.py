@@ -15,7 +15,7 @@ from support import mptexp
 from mptexp.analysis import sweep_tables
 from mptexp.api.commands import TRACKERS
 from mptexp.records import store
-from mptexp.records.columns import COLUMNS
+from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import trackers
 from mptexp.spec.errors import ParamsError

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mptexp.spec import policies
-from mptexp.spec.formats import FORMATS
+from mptexp.spec.number_formats import FORMATS
 from mptexp.spec.policies import ARITHMETICS, POLICIES, POLICY_ROWS, Policy
 from mptexp.training import capability
 

@@ -23,7 +23,7 @@ from mptexp import __all__ as mptexp_names
 from mptexp.api import cells, commands
 from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
-from mptexp.records.columns import COLUMNS
+from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError, Stopped

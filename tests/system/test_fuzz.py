@@ -19,7 +19,7 @@ from mptexp.report.answers import caveats, findings
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError, Stopped
-from mptexp.traces import files
+from mptexp.traces import trace_files
 
 LONG = os.environ.get("MPTEXP_FUZZ") == "long"
 MOST_KIB = 2**20
@@ -117,6 +117,6 @@ def test_any_trace_is_read_or_refused(tmp_path, trace):
     name, content = trace
     path = tmp_path / name
     path.write_bytes(content)
-    refused(lambda: files.read(path))
+    refused(lambda: trace_files.read(path))
     path.unlink()
     assert list(tmp_path.iterdir()) == []

@@ -33,7 +33,7 @@ device = precision.use(run)
 from mptexp.training.data import datasets
 from mptexp.training import models
 from mptexp.training.record import record
-from mptexp.training.run import execute
+from mptexp.training.measured_run import execute
 from mptexp.training.measure import profiler
 from mptexp.diagnosis.pairs import pairs
 from mptexp.records import store
@@ -572,7 +572,7 @@ def test_with_nothing_planted_it_blames_nothing(place):
 
 @undisturbed
 def test_a_pipeline_that_sleeps(place):
-    records, found = diagnosed(place, {"max_steps": 12}, "sleep", beside="input")
+    records, found = diagnosed(place, {"max_steps": 24}, "sleep", beside="input")
     check(records[1]["planted"], "input", found, "a pipeline that sleeps")
 
 

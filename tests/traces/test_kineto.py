@@ -1,4 +1,4 @@
-"""PyTorch's traces; those of real GPUs are in test_files.py."""
+"""PyTorch's traces; those of real GPUs are in test_trace_files.py."""
 
 import pytest
 from builders import KINETO, device, gpu_steps, host, kineto_step, without

@@ -9,13 +9,13 @@ from support import PROJECT
 import mptexp
 from mptexp.spec import devices
 from mptexp.spec.run import Run
-from mptexp.training import backends, capability, environment, machine, onednn, precision
+from mptexp.training import backends, capability, environment, machine_state, onednn, precision
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
 
 def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
-    where = CPU | {"driver": "580.1", "cores": 64} | machine.state()
+    where = CPU | {"driver": "580.1", "cores": 64} | machine_state.state()
     assert "pip install 'tensorflow[and-cuda]" in " ".join(environment.advice("tensorflow", where))
 
 

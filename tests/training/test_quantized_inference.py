@@ -1,4 +1,4 @@
-"""What integers take; whole runs under such policies are in test_run.py."""
+"""What integers take; whole runs under such policies are in test_measured_run.py."""
 
 import keras
 import pytest

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import pandas as pd
 
 from mptexp.analysis import points, scaling, summary, validity
+from mptexp.analysis.comparability import NOT_RECORDED, Difference
 from mptexp.analysis.contrast import FEWEST
-from mptexp.analysis.identity import NOT_RECORDED, Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
 from mptexp.records.schema import is_of_timer
 from mptexp.records.step_times import LEAST_WINDOWS
-from mptexp.report.answers import commands
+from mptexp.report.answers import next_commands
 from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
 
@@ -123,11 +123,13 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
     if lacking > 0:  # which measures all of it again
         repeats = blocks + lacking
         cost = ", ".join(_cost(tables.results, repeats / blocks))
-        again = commands.command(tables, "run", commands.AGAIN, f"--set repeats={repeats}")
+        again = next_commands.command(
+            tables, "run", next_commands.AGAIN, f"--set repeats={repeats}"
+        )
         steps.append(f"run {again}, which measures {cost}")
     elif any(flag.curable for flag in flags):
         count, minutes = _cost(runs[runs["flags"].map(validity.curable)])
-        repair = commands.command(tables, "run", options="--repair")
+        repair = next_commands.command(tables, "run", options="--repair")
         steps.append(f"run {repair}, which measures {count} again, {minutes}")
     return f"for a claim, {'; then '.join(steps)}." if steps else ""
 
@@ -231,15 +233,15 @@ def _to_do(flag: Flag, tables: Tables) -> str:
     if _foreign(runs, tables):
         return flag.remedy.replace(validity.REPAIR, "another run of the script")
     if flag.name != "too few windows" or not math.isfinite(times):
-        repair = commands.command(tables, "run", options="--repair")
+        repair = next_commands.command(tables, "run", options="--repair")
         return flag.remedy.replace(validity.REPAIR, repair)
     asked = [tables.records_by_id[run_id]["parameters"] for run_id in runs.run_id]
     name = "max_steps" if set(runs.ended_by) == {"max_steps"} else "epochs"
     factor = math.ceil(times + 1)
     most = max(one[name] or 0 for one in asked) * factor
     longer = f"`mptexp run params.yaml --set {name}={most} --out DIR`"
-    if commands.needs(tables):
-        longer = commands.command(tables, "run", commands.AGAIN, f"--set {name}={most}")
+    if next_commands.needs(tables):
+        longer = next_commands.command(tables, "run", next_commands.AGAIN, f"--set {name}={most}")
     return f"{flag.remedy}: about {factor} times as many steps, {longer}"
 
 

@@ -10,8 +10,8 @@ from mptexp.analysis import compare, contrast, scaling, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.text import columns, measures, wording
-from mptexp.report.text.columns import BLANK
+from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.parameter_values import compiled_in_words
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
@@ -113,8 +113,8 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
         "Replicas": table.replicas,
         "Global batch": table.batch_size,
         "Batch per replica": table.batch_per_replica,
-        **columns.shown(table, "step_s"),
-        **columns.rates(table),
+        **column_formats.shown(table, "step_s"),
+        **column_formats.rates(table),
         "Speed against 1 replica, same batch per replica [95 % interval]": [
             wording.ratio_of(row) for row in records
         ],
@@ -124,7 +124,7 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
         ],
         "XLA": [_xla(row, "1 replica", ("base_jit", "strong_base_jit")) for row in records],
     }
-    return columns.without_blanks(pd.DataFrame(cells))
+    return column_formats.without_blanks(pd.DataFrame(cells))
 
 
 def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -188,13 +188,13 @@ def _against(
         "Policy": table.policy,
         "Batch size": table.batch_size,
         **names,
-        **columns.shown(table, "step_s"),
-        **columns.rates(table),
+        **column_formats.shown(table, "step_s"),
+        **column_formats.rates(table),
         f"Speed against {base} [95 % interval]": [
             "1" if itself else ratio for itself, ratio in zip(table.is_base, ratios, strict=True)
         ],
     }
-    return columns.without_blanks(pd.DataFrame(cells))
+    return column_formats.without_blanks(pd.DataFrame(cells))
 
 
 def _efficiency(row: Mapping[str, Any]) -> str:
@@ -240,7 +240,7 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
         name = f"cost_per_million_{unit}"
         if f"{name}_a" in points:
             cells[f"Cost per million {unit}, A | B"] = _both(points, name, "time")
-    return columns.without_blanks(pd.DataFrame(cells))
+    return column_formats.without_blanks(pd.DataFrame(cells))
 
 
 def nothing_joined(disjoint: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> str:
@@ -255,7 +255,7 @@ def _devices(points: pd.DataFrame) -> dict[str, list[str]]:
 
 def _both(points: pd.DataFrame, name: str, what: str = "") -> list[str]:
     """A value of both sides in one cell, with what is not valid of it: time, memory or accuracy."""
-    column = columns.COLUMNS[name]
+    column = column_formats.COLUMNS[name]
     doubts = [what and wording.not_valid(flags, what) for flags in points["flags"]]
     sides = zip(points[f"{name}_a"], points[f"{name}_b"], doubts, strict=True)
     return [

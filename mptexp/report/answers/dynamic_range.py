@@ -7,10 +7,10 @@ import pandas as pd
 from mptexp.analysis import advice, exponent_range
 from mptexp.analysis.advice import Advice
 from mptexp.analysis.exponent_range import GRADIENTS, KINDS, DynamicRange
-from mptexp.report.text import columns
-from mptexp.report.text.columns import BLANK
+from mptexp.report.text import column_formats
+from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.wording import power, share
-from mptexp.spec.formats import FORMATS
+from mptexp.spec.number_formats import FORMATS
 
 NOTE = (
     "Shares of all values, over all layers, samples and repeats, without loss scale. *Flushed* are "
@@ -144,13 +144,15 @@ def rows(measured: DynamicRange) -> pd.DataFrame:
     ]
 
     def then(column: str) -> list[str]:
-        return [columns.cell(column, known[k][column]) if k in known else BLANK for k in keys]
+        return [
+            column_formats.cell(column, known[k][column]) if k in known else BLANK for k in keys
+        ]
 
     return pd.DataFrame(
         {
             "Values": plain.kind.map(KINDS),
             "Format": plain.format,
-            **columns.shown(plain, "zeros", "flushed", "subnormal", "above"),
+            **column_formats.shown(plain, "zeros", "flushed", "subnormal", "above"),
             "Smallest sufficient scale": needs,
             "Flushed then": then("flushed"),
             "Too large then": then("above"),

@@ -10,8 +10,8 @@ import pandas as pd
 from mptexp.analysis import accuracy, loss_scale
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.text import columns, measures, wording
-from mptexp.report.text.columns import BLANK
+from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
 
@@ -364,7 +364,7 @@ def text(rows: pd.DataFrame) -> pd.DataFrame:
                 _difference(row, measure) for row in records
             ],
             "Finding": [_finding(row, measure) for row in records],
-            **columns.shown(rows, "skipped"),
+            **column_formats.shown(rows, "skipped"),
         }
     )
 

@@ -10,8 +10,8 @@ from mptexp.analysis.emulated import LITTLE, Point
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.answers.comparisons import Section
-from mptexp.report.text import columns, wording
-from mptexp.report.text.columns import BLANK
+from mptexp.report.text import column_formats, wording
+from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.parameter_values import setting_in_words
 
 TITLE = "Low precision, emulated"
@@ -67,10 +67,12 @@ def _rows(points: Sequence[Point]) -> pd.DataFrame:
         "Loss scale": [_unless(wording.power(p.choice["loss_scale"]), "auto") for p in order],
         "Validation error, %, mean (min–max)": [_error(p) for p in order],
         head + f" ({shared})" * bool(shared): [loss(p, said=shared) for p in order],
-        "Updates lost to rounding": columns.cells("lost_updates", [p.lost_updates for p in order]),
+        "Updates lost to rounding": column_formats.cells(
+            "lost_updates", [p.lost_updates for p in order]
+        ),
         "Runs": [_ended(p.statuses) for p in order],
     }
-    return columns.without_blanks(pd.DataFrame(cells))
+    return column_formats.without_blanks(pd.DataFrame(cells))
 
 
 def _unless(name: str, usual: str) -> str:
@@ -230,10 +232,10 @@ def _masters(points: Sequence[Point]) -> Iterator[str]:
                 if other and other.loss.n
                 else ""
             )
+            lost = column_formats.cell("lost_updates", point.lost_updates)
             yield (
                 f"{source}{network(point)} with {point.choice['weight_format']} weights (loss "
-                f"scale {point.choice['loss_scale']}) loses "
-                f"{columns.cell('lost_updates', point.lost_updates)} of the updates to rounding "
+                f"scale {point.choice['loss_scale']}) loses {lost} of the updates to rounding "
                 f"and changes the error by {_points(point)} if the update is rounded to "
                 f"nearest{rounded}: {_on_masters(point)}."
             )

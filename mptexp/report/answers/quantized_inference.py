@@ -12,7 +12,7 @@ from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.comparisons import Section
 from mptexp.report.text import measures, wording
-from mptexp.report.text.columns import BLANK
+from mptexp.report.text.column_formats import BLANK
 
 TITLE = "Quantized inference"
 PARTS = ("before", "after")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mptexp.diagnosis.causes import LABELS
-from mptexp.diagnosis.losses import LEAST_SHARE
+from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.diagnosis.recording import BOUNDS, FEWER_BITS, Comparison, Recording
 from mptexp.report.tables.why_tables import milliseconds, percent
 from mptexp.report.text import wording

@@ -15,7 +15,7 @@ from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
 from mptexp.report.text import wording
-from mptexp.report.text.columns import BLANK, without_blanks
+from mptexp.report.text.column_formats import BLANK, without_blanks
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.run import Run
 
@@ -449,7 +449,7 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """What else than the policy differs between the studies of some rows and this sweep."""
     runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
     images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
-    keydana = "resize, cache, shuffle, batch; no prefetch (here: input as in the study)"
+    keydana = "resize, cache, shuffle, batch; no prefetch (here: Keydana's input)"
     inputs = [in_words("input_mode", run.input_mode) for run in runs]
     intervals = "95 % over blocks"
     if not tables.claims.low.notna().any():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from mptexp.diagnosis import ablations
 from mptexp.diagnosis.causes import CAUSES
-from mptexp.diagnosis.losses import LEAST_SHARE
+from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.diagnosis.recording import FEWER_BITS, SENT_IN_16_BITS, Recording
 from mptexp.traces.operations import Trace
 

@@ -11,7 +11,7 @@ from mptexp.report.figures import speed, style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK
 from mptexp.report.measured import MeasuredSweep
-from mptexp.report.text import columns, wording
+from mptexp.report.text import column_formats, wording
 
 MIB = 2**20
 
@@ -45,7 +45,9 @@ def _caption_memory(tables: Tables) -> str:
     table = table.assign(place=wording.places(table))
     least = table.loc[table.peak_memory_bytes.idxmin()]
     most = table.loc[table.peak_memory_bytes.idxmax()]
-    ends = columns.cells("peak_memory_bytes", [row.peak_memory_bytes for row in (least, most)])
+    ends = column_formats.cells(
+        "peak_memory_bytes", [row.peak_memory_bytes for row in (least, most)]
+    )
     return (
         f"From {ends[0]} ({least.policy}, {least.place}) to {ends[1]} ({most.policy}, "
         f"{most.place}). On a CPU this is the whole process, framework included; on a GPU, the "

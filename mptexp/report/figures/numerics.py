@@ -16,7 +16,7 @@ from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import measures, wording
 from mptexp.spec import tasks
-from mptexp.spec.formats import FORMATS
+from mptexp.spec.number_formats import FORMATS
 
 # --- exponents -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The form of a figure's row in the registry."""
+"""The form of a figure's row in `all_figures`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ from mptexp.report.first_screen.subject import (
     equal,
     provisional,
 )
-from mptexp.report.text import columns, measures, wording
+from mptexp.report.text import column_formats, measures, wording
 from mptexp.report.text.measures import Measure
 
 NONE = "No run of this sweep succeeded"
@@ -185,7 +185,7 @@ def _alone(tables: Tables) -> Subject:
     if len(rows) != 1:
         return Subject("Nothing to compare: no policy was measured beside its baseline", said)
     row, where = rows.iloc[0], device(tables)
-    time = columns.cell("step_s", row.step_s)
+    time = column_formats.cell("step_s", row.step_s)
     return Subject(f"{row.policy} alone: {time} ms per step on {where}", said)
 
 

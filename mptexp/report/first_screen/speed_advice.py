@@ -203,7 +203,8 @@ def repeats_to_decide(rows: pd.DataFrame, names: pd.Series, gains: bool = False)
     open_ = ~rows.finding.isin(["faster", "worse", "not valid", "no interval"]).any()
     if least > FEW and open_ and (most := rows.high.max()) > 1:
         return (
-            f"a gain, if there is one, is hardly above {wording.factor(most)}×, its interval's end"
+            f"if there is a gain, it is hardly above {wording.factor(most)}×, the upper end of the "
+            "interval"
         )
     which = f"{ratio} ({verbatim(name)})" if len(own) > 1 else ratio
     return f"about {least} repeats, not {blocks}, should show whether {which} is real"

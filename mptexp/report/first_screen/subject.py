@@ -59,7 +59,7 @@ class Subject:
         scale: of the bars.
         sentences: Markdown, the best proven first.
         advice: what to do, Markdown; empty where nothing follows.
-        figure: the section of the registry whose first figure is the chart.
+        figure: the section of `figures.all_figures` whose first figure is the chart.
         case: of that figure, where the section has several; empty of the first.
         usual: what holds of every bar whose label does not say otherwise; empty of nothing.
         again: whether repeats were measured again, so that an interval, which holds of both, need

@@ -10,12 +10,12 @@ import pandas as pd
 
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.diagnosis.losses import LEAST_SHARE
+from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import schema
-from mptexp.report.answers import caveats, commands, quality, why
-from mptexp.report.figures import registry, style
-from mptexp.report.figures.registry import SweepFigure
+from mptexp.report.answers import caveats, next_commands, quality, why
+from mptexp.report.figures import all_figures, style
+from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.first_screen.subject import RESIDENT, device
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import why_tables
@@ -322,7 +322,7 @@ def advice(sweep: MeasuredSweep) -> str:
     said = [answer.advice, _compiler(sweep.verdicts)]
     if answer.scale == "speed" and proven and answer.advice and open_:
         said[0] = f"{answer.advice.rstrip('.')}."
-        diagnose = commands.command(sweep.tables, "diagnose")
+        diagnose = next_commands.command(sweep.tables, "diagnose")
         said.append(f"To see where the time goes, run {diagnose}.")
     elif not proven or any(bar.finding == "faster" for bar in answer.bars):
         said.append(_remedies(sweep.verdicts))
@@ -422,7 +422,7 @@ def _some(noun: str, values: pd.Series) -> str:
 
 def figure(sweep: MeasuredSweep) -> SweepFigure | None:
     """The chart of the answer: of a section with several the one that the answer is about."""
-    shown, case = registry.figures(sweep, sweep.subject.figure), sweep.subject.case
+    shown, case = all_figures.figures(sweep, sweep.subject.figure), sweep.subject.case
     return next((figure for figure in shown if case in ("", figure.case)), None)
 
 

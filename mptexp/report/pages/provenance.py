@@ -9,11 +9,11 @@ import pandas as pd
 from mptexp.analysis import accuracy, points, summary
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report.answers import claims, commands
+from mptexp.report.answers import claims, next_commands
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import summary_tables
-from mptexp.report.text import columns, measures, wording
-from mptexp.report.text.columns import BLANK
+from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.markdown import safe
 from mptexp.spec import places
 
@@ -44,19 +44,19 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
             "Batch size": rows.batch_size,
             "Policy": rows.policy,
             "Block": rows.block,
-            **columns.shown(rows, "step_s", "steps_timed", "warmup_steps"),
+            **column_formats.shown(rows, "step_s", "steps_timed", "warmup_steps"),
             "Flags": [flags or BLANK for flags in rows["flags"]],
-            **columns.shown(rows, "first_step_s"),
+            **column_formats.shown(rows, "first_step_s"),
             **{
-                measure.name.capitalize(): columns.cells(
+                measure.name.capitalize(): column_formats.cells(
                     measure.task.column, rows[measure.task.column]
                 )
                 for measure in measures.met(rows)
             },
-            **columns.shown(rows.assign(training_s=trained), "training_s", "wall_s"),
+            **column_formats.shown(rows.assign(training_s=trained), "training_s", "wall_s"),
         }
     )
-    table = columns.without_blanks(table)
+    table = column_formats.without_blanks(table)
     linked = sweep.is_foreign or table.Run.str.contains("<a ").any()
     return table, note or ("" if linked else WITHOUT_NOTEBOOKS)
 
@@ -151,7 +151,7 @@ def _commands(sweep: MeasuredSweep) -> list[str]:
     run = f"mptexp run {what}" + " --parallel 2" * parallel + data
     diagnosed = sweep.directory.diagnosis.runs.is_dir()
     # A notebook of one's own is found beside the params file that names it.
-    asked = f"{what}{data}" if commands.notebooks(sweep.tables) else "reports/again"
+    asked = f"{what}{data}" if next_commands.notebooks(sweep.tables) else "reports/again"
     return [run, *[f"mptexp diagnose {asked}"] * diagnosed, "mptexp report reports/again"]
 
 
@@ -187,7 +187,7 @@ def reproduce(sweep: MeasuredSweep) -> str:
     lines = [
         "\n".join(f"    {command}" for command in _commands(sweep)),
         "(with `params.yaml` from below, which is the file as it was executed)",
-        *[f"- needed there: {text}" for text in commands.needs(sweep.tables, _places(sweep))],
+        *[f"- needed there: {text}" for text in next_commands.needs(sweep.tables, _places(sweep))],
         *[f"- PATH: where your copy of {safe(name)} lies" for name in _places(sweep)],
         f"- question: {safe(sweep.question)}",
         f"- mptexp version and commit: {versions}",

@@ -13,14 +13,14 @@ from mptexp.report.answers import (
     caveats,
     comparisons,
     dynamic_range,
-    instruments,
+    instrument_answers,
     loss_scales,
     low_precision,
     quantized_inference,
     studies,
     why,
 )
-from mptexp.report.figures import registry
+from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import lead, notes, provenance, sortable
@@ -49,7 +49,7 @@ def show_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = N
 
 def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None) -> None:
     """Shows the figures of a section, or those of one case in it."""
-    for figure in registry.figures(sweep, section):
+    for figure in all_figures.figures(sweep, section):
         if case in (None, figure.case):
             display.display(display.HTML(figure.html()))
 
@@ -132,7 +132,7 @@ def show_learning(sweep: MeasuredSweep) -> None:
         return
     rows, note = summary_tables.accuracy_rows(sweep.tables)
     says_nothing = rows.empty or rows.Finding.isin(accuracy.UNDECIDABLE).all()
-    if says_nothing and not any(registry.figures(sweep, "learning")):
+    if says_nothing and not any(all_figures.figures(sweep, "learning")):
         return
     show_text("## Learning")
     show_figures(sweep, "learning")
@@ -207,7 +207,7 @@ def _show_parts(parts: Sequence[comparisons.Section]) -> None:
 
 def show_memory(sweep: MeasuredSweep) -> None:
     """Peak memory."""
-    if any(registry.figures(sweep, "memory")):
+    if any(all_figures.figures(sweep, "memory")):
         show_text("## Memory")
         show_figures(sweep, "memory")
 
@@ -270,8 +270,8 @@ def show_environment(sweep: MeasuredSweep) -> None:
     show_text(notes.families(sweep.tables, sweep.verdicts))
     show_table(provenance.environment(sweep))
     if checks := provenance.checks(sweep):
-        show_text(f"### Instruments\n\n{instruments.sentence(checks)}")
-        show_table(instruments.table(checks))
+        show_text(f"### Instruments\n\n{instrument_answers.sentence(checks)}")
+        show_table(instrument_answers.table(checks))
     show_text(bullets(caveats.remarks(sweep.tables)))
 
 

@@ -13,8 +13,8 @@ from mptexp.analysis import points, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.text_tables import ROWS
-from mptexp.report.text import columns, measures, wording
-from mptexp.report.text.columns import BLANK, without_blanks
+from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text.column_formats import BLANK, without_blanks
 
 
 def headline(tables: Tables) -> tuple[GT, str]:
@@ -79,7 +79,7 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
         "Speed": f"{wording.times(over.speedup.median())} (median)" if len(over) else own,
         "Least": BLANK,
         "Largest": BLANK,
-        f"Most {task.unit}s/s": columns.cell(task.rate, group.throughput.max()),
+        f"Most {task.unit}s/s": column_formats.cell(task.rate, group.throughput.max()),
     }
     if len(over):
         ends = (over.speedup.idxmin(), over.speedup.idxmax())

@@ -11,8 +11,8 @@ from great_tables import GT, html
 
 from mptexp.analysis import accuracy, points, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.text import columns, measures, wording
-from mptexp.report.text.columns import BLANK, SENSORS, without_blanks
+from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text.column_formats import BLANK, SENSORS, without_blanks
 from mptexp.spec.terminal import visible
 
 ROWS = 200  # of a table in a report: more are a file, not a table
@@ -25,15 +25,15 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     records = table.to_dict("records")
     cells = {
         **_named(table),
-        **columns.shown(table, "step_s"),
-        **columns.rates(table),
+        **column_formats.shown(table, "step_s"),
+        **column_formats.rates(table),
         baseline_head(table): [over_baseline(r) for r in records],
         "Speed against strict float32": [
             "1" if r["policy"] == "float32" else wording.ratio_of(r, "strict_") for r in records
         ],
         "Latency, median (99 %)": [_latency(r) for r in records],
         **{measure.heading: _measured(records, measure) for measure in measures.met(table)},
-        **columns.shown(table, "peak_memory_bytes"),
+        **column_formats.shown(table, "peak_memory_bytes"),
         "Not valid": [
             wording.flagged(row["run_flags"], measures.of(row["dataset"]).name) or BLANK
             for row in records
@@ -161,8 +161,8 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     costs["cost_per_training"] = training_s * price.to_numpy() / 3600
     shown = pd.DataFrame(costs)
     return {
-        **columns.by_task(shown, "million", "cost_per_million_{}s"),
-        **columns.shown(shown, "cost_per_training"),
+        **column_formats.by_task(shown, "million", "cost_per_million_{}s"),
+        **column_formats.shown(shown, "cost_per_training"),
     }
 
 
@@ -223,7 +223,7 @@ def best_rows(tables: Tables) -> pd.DataFrame:
     table = speedups.at_best_batch(tables)
     records = table.to_dict("records")
     varying = _varying(table.drop(columns="batch_size"))
-    rates = columns.rates(table)
+    rates = column_formats.rates(table)
     return pd.DataFrame(
         {
             **varying,
@@ -277,7 +277,7 @@ def attempt_rows(tables: Tables) -> pd.DataFrame:
             "Policy": table.policy,
             "Batch size": table.batch_size,
             "Outcome": table.status.map(lambda s: "fits" if s in ("ok", "diverged") else s),
-            **columns.shown(table, "peak_memory_bytes"),
+            **column_formats.shown(table, "peak_memory_bytes"),
             "Error": table.error.replace("", BLANK),
         }
     ).pipe(without_blanks)
@@ -300,7 +300,7 @@ def sensor_rows(tables: Tables) -> pd.DataFrame:
         for n in SENSORS
         if n in tables.ok
     }
-    sensed = without_blanks(pd.DataFrame(columns.shown(pd.DataFrame(values), *values)))
+    sensed = without_blanks(pd.DataFrame(column_formats.shown(pd.DataFrame(values), *values)))
     named = pd.DataFrame({**_varying(table), "Policy": table.policy})
     return pd.DataFrame() if sensed.empty else pd.concat([named, sensed], axis=1)
 

@@ -8,11 +8,11 @@ import pandas as pd
 
 from mptexp.analysis import published
 from mptexp.analysis.contrast import Contrast
-from mptexp.diagnosis import arithmetic, breakdown, roofline
+from mptexp.diagnosis import breakdown, kernel_arithmetic, roofline
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.causes import BREAKDOWN
 from mptexp.diagnosis.effects import SPEEDUP, Effect
-from mptexp.diagnosis.losses import Loss
+from mptexp.diagnosis.lost_time import Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.tables import valid_peak
 from mptexp.report.text import wording
@@ -121,7 +121,7 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
         named = effect.ablation.label(verdict.pair.candidate.backend)
         parts.append(f"with {named}: {wording.listed(gains)}")
     if loss.cause.name in ("emulated", "reference code") and verdict.candidate is not None:
-        used = arithmetic.instructions(verdict.candidate)
+        used = kernel_arithmetic.instructions(verdict.candidate)
         for row in used.head(1).itertuples():
             share = f"{percent(row.share)} of its time"
             parts.append(f"oneDNN: {share} in {row.instructions}, {row.dtype}")
@@ -339,7 +339,7 @@ def tensor_core_rows(verdict: Verdict) -> pd.DataFrame:
     """Which layers' matrix work ran on Tensor Cores; empty on a CPU."""
     if verdict.candidate is None:
         return pd.DataFrame()
-    seconds = arithmetic.tensor_core_seconds(verdict.candidate)
+    seconds = kernel_arithmetic.tensor_core_seconds(verdict.candidate)
     return pd.DataFrame(
         [
             {"Layer": layer or "(none)"} | {name: _milli(row[name]) for name in seconds.columns}
@@ -349,7 +349,7 @@ def tensor_core_rows(verdict: Verdict) -> pd.DataFrame:
 
 
 def _gpu_rows(policy: str, record: Record) -> list[dict[str, str]]:
-    table = arithmetic.table(record)
+    table = kernel_arithmetic.table(record)
     table = table[table.cause == "matrix"]
     grouped = table.groupby(["arithmetic", "tensor_cores"]).seconds.sum()
     return [
@@ -365,7 +365,7 @@ def _gpu_rows(policy: str, record: Record) -> list[dict[str, str]]:
 
 
 def _cpu_rows(policy: str, record: Record) -> list[dict[str, str]]:
-    table = arithmetic.instructions(record)
+    table = kernel_arithmetic.instructions(record)
     return [
         {
             "Policy": policy,

@@ -45,7 +45,7 @@ ROWS = (
     ParameterValue(
         "input_mode",
         "keydana",
-        "input as in the study",
+        "Keydana's input",
         "Images are decoded and resized once and kept in memory; batches are not read ahead of "
         "their step, as in S. Keydana's study of 2020.",
     ),

@@ -25,7 +25,7 @@ from mptexp.records import store
 from mptexp.training.data import decoding
 from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import DataError, Example, Source, cache_dir, digest, some
-from mptexp.training.machine import cores
+from mptexp.training.machine_state import cores
 
 VERSION = 2  # of the way images are decoded and stored: another one takes another folder
 CHUNK = 256  # encoded images that are read before they are decoded together

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, tasks
+from mptexp.training import arithmetic, task_models
 from mptexp.training.backends import backend
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
@@ -43,7 +43,7 @@ class KerasFit:
         backend(self.run.backend).synchronize(model)
 
     def predicted(self, data: keras.utils.PyDataset) -> np.ndarray:
-        kept, shared = tasks.of(self.run).kept(self.model), backend(self.run.backend).shared
+        kept, shared = task_models.of(self.run).kept(self.model), backend(self.run.backend).shared
         values = []
         # Batch by batch: of all a text's places the probabilities would take gigabytes.
         for _, batch in zip(range(len(data)), data, strict=False):  # Keras's data has no end

@@ -24,7 +24,8 @@ from mptexp.training.backends import backend
 from mptexp.training.measure import step_clock
 
 TRACED_S = 1.0  # traced steps last about so long together
-MOST_STEPS, LEAST_STEPS = 100, 3
+# At least: batches come in twos and threes where several are read at once.
+MOST_STEPS, LEAST_STEPS = 100, 6
 UNREAD = "xprof was not installed; mptexp traces reads the trace that was kept"
 
 

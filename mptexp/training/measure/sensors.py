@@ -16,7 +16,7 @@ import psutil
 import pynvml
 
 from mptexp.spec.devices import nvidia_handle
-from mptexp.training import backends, machine
+from mptexp.training import backends, machine_state
 
 INTERVAL_S = 0.25
 Sample = dict[str, Any]
@@ -61,7 +61,11 @@ class Sampler(threading.Thread):
         self._take()
 
     def _take(self) -> None:
-        state = {"asleep_s": _asleep_s(), "cores": machine.cores(), "nice": machine.nice()}
+        state = {
+            "asleep_s": _asleep_s(),
+            "cores": machine_state.cores(),
+            "nice": machine_state.nice(),
+        }
         self.samples.append({"time": time.perf_counter(), **state, **self._read()})
 
     def __enter__(self) -> "Sampler":
@@ -120,7 +124,7 @@ def cpu() -> Sample:
 
 def _cpu_clock() -> float | None:
     """In Hz; of a virtual machine nothing, whose system knows a nominal clock alone."""
-    if machine.is_virtual():
+    if machine_state.is_virtual():
         return None
     clock = psutil.cpu_freq()
     return clock.current * 1e6 if clock else None

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from mptexp.spec.formats import (
+from mptexp.spec.number_formats import (
     Binary,
     Block,
     Dynamic,

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from mptexp.spec.formats import FORMATS
+from mptexp.spec.number_formats import FORMATS
 from mptexp.training import backends
 from mptexp.training.numerics import gradients
 from mptexp.training.numerics.quantization import INTEGER, quantize

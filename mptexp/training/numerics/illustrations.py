@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mptexp.spec import imports
-from mptexp.spec.formats import FORMATS, Float, Format
+from mptexp.spec.number_formats import FORMATS, Float, Format
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 with imports.quiet():

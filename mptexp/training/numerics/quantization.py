@@ -9,7 +9,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from mptexp.spec.formats import FORMATS, Block, Dynamic, Fixed, Float, Format
+from mptexp.spec.number_formats import FORMATS, Block, Dynamic, Fixed, Float, Format
 from mptexp.training import backends
 
 Rounding = Literal["nearest", "stochastic"]

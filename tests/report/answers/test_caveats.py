@@ -11,8 +11,8 @@ from mptexp.analysis import validity
 from mptexp.records import instruments, schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, measured
-from mptexp.report.answers import caveats, commands
-from mptexp.report.figures import registry
+from mptexp.report.answers import caveats, next_commands
+from mptexp.report.figures import all_figures
 from mptexp.report.pages import data_files
 from mptexp.report.tables import text_tables
 from mptexp.report.text import wording
@@ -154,7 +154,7 @@ def everything(tmp_path_factory):
     root, folder = planted(tmp_path_factory.mktemp("planted")), tmp_path_factory.mktemp("export")
     sweep = measured.load(SweepDir(root))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registry, "FIGURES", ())  # only files of text are looked at
+        patched.setattr(all_figures, "FIGURES", ())  # only files of text are looked at
         data_files.write(sweep)
         export.export(SweepDir(root), folder)
     return sweep.tables, root, folder
@@ -185,7 +185,7 @@ def test_a_flag_travels_with_the_figures_wherever_they_go(everything, checked, n
     # The head of the page, the terminal, report --check: what it is, what is lost, what to do.
     (said,) = [text for text in checked if f" ({name})." in text]
     assert flag.meaning in said
-    repair = commands.command(tables, "run", options="--repair")
+    repair = next_commands.command(tables, "run", options="--repair")
     assert wording.capitalized(flag.remedy.replace(validity.REPAIR, repair)) in said
     lost = said.partition("** of ")[0]
     for what in ["all figures"] if flag.invalidates == validity.ALL else flag.invalidates:

@@ -7,7 +7,7 @@ from histograms import VALUES, histogram, ranges
 from mptexp.analysis import exponent_range
 from mptexp.report.answers import dynamic_range
 from mptexp.report.text import wording
-from mptexp.spec.formats import FORMATS
+from mptexp.spec.number_formats import FORMATS
 
 
 def test_what_is_said_agrees_with_the_shares():

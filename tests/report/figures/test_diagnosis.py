@@ -2,7 +2,7 @@ import pytest
 from builders import published
 
 from mptexp.report.answers import why
-from mptexp.report.figures import diagnosis, registry
+from mptexp.report.figures import all_figures, diagnosis
 from mptexp.report.tables import why_tables
 
 
@@ -41,18 +41,18 @@ def test_a_layer_stands_on_the_side_of_its_ridge_that_the_caption_counts(sweep):
 
 
 def test_a_pair_that_was_not_traced_has_no_figure(sweep):
-    names = [figure.name for figure in registry.figures(sweep)]
+    names = [figure.name for figure in all_figures.figures(sweep)]
     traced = [f"time_by_cause_{n}" for n, v in enumerate(sweep.verdicts, 1) if v.traced]
     assert [name for name in names if name.startswith("time_by_cause")] == traced
     assert len(traced) > 0
-    (largest,) = [f.draw()[1] for f in registry.figures(sweep) if f.name == "time_by_cause_1"]
+    (largest,) = [f.draw()[1] for f in all_figures.figures(sweep) if f.name == "time_by_cause_1"]
     assert "under float32: matrix work" in largest
 
 
 def test_without_a_valid_peak_there_is_no_roof():
     # The lie: 31 of 44 layers above the "measured roof", by "padding, which shapes count".
     float8 = published("float8-gpt-cpu")
-    names = [figure.name for figure in registry.figures(float8)]
+    names = [figure.name for figure in all_figures.figures(float8)]
     assert any(name.startswith("time_by_cause") for name in names)
     assert not [name for name in names if name.startswith("roofline")]
     for found in float8.verdicts:

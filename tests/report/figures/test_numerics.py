@@ -4,13 +4,13 @@ from builders import published
 
 from mptexp.analysis import exponent_range
 from mptexp.analysis.exponent_range import DynamicRange
-from mptexp.report.figures import numerics, registry
+from mptexp.report.figures import all_figures, numerics
 
 
 @pytest.fixture(scope="module")
 def figures():
     sweep = published("loss-scale-cpu")
-    return {figure.name: figure for figure in registry.figures(sweep)}
+    return {figure.name: figure for figure in all_figures.figures(sweep)}
 
 
 def test_each_kind_of_values_is_a_line_and_adds_up_to_all(figures):

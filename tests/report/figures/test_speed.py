@@ -2,7 +2,7 @@ import pytest
 from builders import record, tables, three
 
 from mptexp.report.figures import speed, style
-from mptexp.report.figures.registry import FIGURES
+from mptexp.report.figures.all_figures import FIGURES
 
 ROWS = {row.name: row for row in FIGURES}
 

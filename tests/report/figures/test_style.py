@@ -3,7 +3,7 @@ import pytest
 from builders import published, record, tables
 from legible import faults
 
-from mptexp.report.figures import learning, output, registry, speed, style
+from mptexp.report.figures import all_figures, learning, output, speed, style
 from mptexp.spec.policies import POLICIES
 
 
@@ -108,7 +108,7 @@ def test_however_many_policies_each_stands_nearest_to_its_own_batch_size(of):
 
 def test_figures_are_the_same_whatever_matplotlib_was_told():
     # A legend without its last names under seaborn's theme for posters.
-    (figure, *_) = registry.figures(published("why-cpu"))
+    (figure, *_) = all_figures.figures(published("why-cpu"))
     alone = output.svg(figure.draw()[0])
     with matplotlib.rc_context({"font.size": 24, "axes.xmargin": 0.4, "text.usetex": True}):
         assert output.svg(figure.draw()[0]) == alone

@@ -13,7 +13,7 @@ from verdicts import loss
 from verdicts import verdict as made
 
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.figures import registry
+from mptexp.report.figures import all_figures
 from mptexp.report.first_screen import choose
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import lead
@@ -191,9 +191,9 @@ def test_pairs_that_lose_to_one_cause_are_named_by_what_they_alone_share():
     said = lead.sentences(published("why-cpu"))[-1]
     # Of the batch on the device the runs without XLA lie apart, and prove nothing: "82 to 84".
     assert said.startswith(
-        "What limits it: without XLA, input as in the study, 84 % of **mixed_float16**'s step"
+        "What limits it: without XLA, Keydana's input, 84 % of **mixed_float16**'s step"
     )
-    with_xla = "; with XLA, input as in the study, 35 % of the step is lost to"
+    with_xla = "; with XLA, Keydana's input, 35 % of the step is lost to"
     assert with_xla in said
 
 
@@ -288,8 +288,8 @@ def test_a_loss_scale_that_diverges_is_to_avoid_where_none_is_shown_to_train():
 
 def test_together_the_published_sweeps_have_almost_every_figure():
     sweeps = [published(place.name) for place in PUBLISHED]
-    names = {figure.row.name for sweep in sweeps for figure in registry.figures(sweep)}
-    assert {row.name for row in registry.FIGURES} - names == {"tokens_per_s_by_batch_size"}
+    names = {figure.row.name for sweep in sweeps for figure in all_figures.figures(sweep)}
+    assert {row.name for row in all_figures.FIGURES} - names == {"tokens_per_s_by_batch_size"}
 
 
 def test_a_diagnosis_is_advised_only_where_there_is_something_to_diagnose():

@@ -17,7 +17,7 @@ from support import PATIENCE_S, PROJECT, mptexp, started, until
 
 from mptexp.analysis import points, sweep_tables
 from mptexp.records import schema, store
-from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured
 from mptexp.report.pages import page as report

@@ -16,7 +16,7 @@ from mptexp import report
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
-from mptexp.report.figures import registry, speed
+from mptexp.report.figures import all_figures, speed
 from mptexp.report.figures.row import Section
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import sections
@@ -80,7 +80,7 @@ def test_the_facade_imports_nothing_before_it_is_used():
 
 def test_a_row_of_the_registry_is_all_that_a_new_figure_needs(monkeypatch, shown, tmp_path):
     row = replace(speed.FIGURES[1], name="added", title="An added figure")
-    monkeypatch.setattr(registry, "FIGURES", (*registry.FIGURES, row))
+    monkeypatch.setattr(all_figures, "FIGURES", (*all_figures.FIGURES, row))
     both = [record(), record(batch_size=64)]
     sweep = MeasuredSweep(SweepDir(tmp_path), tables(both))
     sections.show_step_times(sweep)

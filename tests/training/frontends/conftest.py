@@ -70,8 +70,8 @@ shared, each = map(json.loads, sys.argv[1:3])
 run = Run(**{"image_size": 18, "batch_size": 128, "frontend": "native", "width": 0.25, **shared})
 precision.use(run)
 import keras
-from mptexp.training import arithmetic, frontends, models, tasks
-from mptexp.training import run as whole
+from mptexp.training import arithmetic, frontends, models, task_models
+from mptexp.training import measured_run as whole
 from mptexp.training.data import batches, datasets
 from mptexp.training.measure.step_clock import StepClock
 from mptexp.training.numerics import gradients

@@ -1,4 +1,4 @@
-"""Keras's own `fit` as a frontend; whole trainings by it are in test_run.py."""
+"""Keras's own `fit` as a frontend; whole trainings by it are in test_measured_run.py."""
 
 from types import SimpleNamespace
 

@@ -13,7 +13,7 @@ from autodiff import gradient
 from keras import ops
 from support import passes_under
 
-from mptexp.spec.formats import Fixed
+from mptexp.spec.number_formats import Fixed
 from mptexp.spec.run import Run
 from mptexp.training import backends, costs, effective, models, precision
 from mptexp.training.capability import SettingNotApplied

@@ -10,7 +10,7 @@ from autodiff import compiled, gradient
 from keras import ops
 from support import passes_under
 
-from mptexp.spec.formats import BLOCKS, FLOAT32_MAX, FORMATS, Dynamic, Fixed, Float, named
+from mptexp.spec.number_formats import BLOCKS, FLOAT32_MAX, FORMATS, Dynamic, Fixed, Float, named
 from mptexp.training.numerics import quantization
 from mptexp.training.numerics.quantization import quantize
 

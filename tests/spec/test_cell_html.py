@@ -1,6 +1,6 @@
 """What a notebook's cell shows of a run and of a sweep."""
 
-from mptexp.spec import cells
+from mptexp.spec import cell_html
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
@@ -20,6 +20,6 @@ def test_a_sweep_shows_its_points_and_the_number_of_runs():
 
 
 def test_tags_and_long_tables_are_contained():
-    shown = cells.html(range(99), [["<script>"]] * 99, ["x"])
+    shown = cell_html.html(range(99), [["<script>"]] * 99, ["x"])
     assert "<script>" not in shown
-    assert shown.count("&lt;script&gt;") == cells.MOST_ROWS
+    assert shown.count("&lt;script&gt;") == cell_html.MOST_ROWS

@@ -8,8 +8,8 @@ import pytest
 from builders import published
 from legible import faults
 
-from mptexp.report.figures import output, registry, style
-from mptexp.report.figures.registry import FIGURES
+from mptexp.report.figures import all_figures, output, style
+from mptexp.report.figures.all_figures import FIGURES
 from mptexp.report.figures.row import FigureRow, Section
 
 
@@ -22,7 +22,7 @@ def sweep(request):
 def drawn(sweep):
     """Each figure of a sweep, drawn for a wide page and for a phone: figure, caption, faults."""
     figures = []
-    for figure in registry.figures(sweep):
+    for figure in all_figures.figures(sweep):
         wide = style.LEAD_WIDTH if figure.row.section == "answer" else style.WIDTH
         both = style.on_both(figure.draw, wide)
         figures.append((figure, [(made, text, list(faults(made))) for made, text in both]))
@@ -48,7 +48,7 @@ def test_a_figure_without_one_of_its_functions_is_refused(part):
 
 def test_two_figures_of_one_name_are_refused():
     with pytest.raises(ValueError, match="latency_distribution"):
-        registry.check((*FIGURES, next(r for r in FIGURES if r.name == "latency_distribution")))
+        all_figures.check((*FIGURES, next(r for r in FIGURES if r.name == "latency_distribution")))
 
 
 def test_every_section_has_a_figure_and_every_text_is_one_of_its_own():

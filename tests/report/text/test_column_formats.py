@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mptexp.records.columns import COLUMNS as RESULTS
-from mptexp.report.text import columns
+from mptexp.records.csv_columns import COLUMNS as RESULTS
+from mptexp.report.text import column_formats
 
 
 @pytest.mark.parametrize(
@@ -24,16 +24,16 @@ from mptexp.report.text import columns
     ],
 )
 def test_a_number_in_si_units_is_scaled_for_display_alone(name, value, text):
-    assert columns.cell(name, value) == text
+    assert column_formats.cell(name, value) == text
 
 
 def test_columns_stand_under_their_headings():
     table = pd.DataFrame({"step_s": [0.1, np.nan], "images_per_s": [320.0, 640.0]})
-    made = columns.shown(table, "step_s", "images_per_s")
+    made = column_formats.shown(table, "step_s", "images_per_s")
     assert made == {"ms per step": ["100.00", "–"], "Images/s": ["320", "640"]}
-    blank = columns.without_blanks(pd.DataFrame({"a": ["–", "–"], "b": ["–", "1"]}))
+    blank = column_formats.without_blanks(pd.DataFrame({"a": ["–", "–"], "b": ["–", "1"]}))
     assert list(blank) == ["b"]
 
 
 def test_every_sensor_is_a_column_of_the_results():
-    assert set(columns.SENSORS) <= set(RESULTS)
+    assert set(column_formats.SENSORS) <= set(RESULTS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.diagnosis import arithmetic
+from mptexp.diagnosis import kernel_arithmetic
 from mptexp.records.instruments import Check, check, not_here
 from mptexp.spec.policies import POLICY_ROWS
 
@@ -100,11 +100,11 @@ def _status(record: Mapping[str, Any]) -> str:
 def _kernels(record: Mapping[str, Any], policy: str) -> Check:
     """The share of matrix work whose kernel is in the type asked for, per cent."""
     wanted = POLICY_ROWS[policy].arithmetic
-    kernels = arithmetic.table(record)
+    kernels = kernel_arithmetic.table(record)
     kernels = kernels[kernels.cause == "matrix"]
     if len(kernels):
         return _share(kernels.seconds, kernels.arithmetic == wanted, policy)
-    primitives = arithmetic.instructions(record)
+    primitives = kernel_arithmetic.instructions(record)
     matrix = primitives.primitive.str.contains("convolution|matmul|inner_product")
     primitives = primitives[matrix]
     if primitives.empty:

@@ -8,7 +8,7 @@ from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations
 from mptexp.diagnosis.causes import CAUSES
 from mptexp.diagnosis.effects import Effect
-from mptexp.diagnosis.losses import Case, left, within_the_step
+from mptexp.diagnosis.lost_time import Case, left, within_the_step
 from mptexp.diagnosis.pairs import Pair
 from mptexp.spec.run import Run
 

@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mptexp.spec import formats
-from mptexp.spec.formats import FORMATS, Dynamic, Fixed, Float, named
+from mptexp.spec import number_formats
+from mptexp.spec.number_formats import FORMATS, Dynamic, Fixed, Float, named
 
 OTHERS = FORMATS.keys() - {"float32", "tensorfloat32"}
 TYPES = {name: getattr(ml_dtypes, name, getattr(np, name, None)) for name in OTHERS}
@@ -48,20 +48,20 @@ def test_formats_have_names(name):
 
 @pytest.mark.parametrize("name", ["<0,0>", "<8 8>", "dynamic<99>", "dynamic", "float61", ""])
 def test_names_of_formats_are_checked(name):
-    for parse in (formats.storage_format, formats.activation_format):
+    for parse in (number_formats.storage_format, number_formats.activation_format):
         with pytest.raises(ValueError, match=r"^policy, .*dynamic<BITS> or <IL,FL> of 2 to 24"):
             parse(name)
     with pytest.raises(ValueError, match=r"^policy, dynamic"):
-        formats.storage_format("binary")
+        number_formats.storage_format("binary")
 
 
 def test_names_of_formats_are_read():
-    assert formats.activation_format("binary") == formats.Binary()
-    assert formats.activation_format("dynamic<10>") == Dynamic(10)
-    assert formats.storage_format("<8,8>") == Fixed(8, 8)
-    assert formats.storage_format("float16") == FORMATS["float16"]
-    assert formats.storage_format("policy") is None
-    assert formats.activation_format("mxfp8_e4m3") == formats.BLOCKS["mxfp8_e4m3"]
+    assert number_formats.activation_format("binary") == number_formats.Binary()
+    assert number_formats.activation_format("dynamic<10>") == Dynamic(10)
+    assert number_formats.storage_format("<8,8>") == Fixed(8, 8)
+    assert number_formats.storage_format("float16") == FORMATS["float16"]
+    assert number_formats.storage_format("policy") is None
+    assert number_formats.activation_format("mxfp8_e4m3") == number_formats.BLOCKS["mxfp8_e4m3"]
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
@@ -71,12 +71,12 @@ def test_a_float_has_as_many_bits_as_in_ml_dtypes(name):
 
 def test_formats_say_how_many_bits_a_value_has():
     sizes = {"tensorfloat32": 19, "<2,14>": 16, "dynamic<10>": 10, "binary": 1, "mxfp4_e2m1": 4}
-    assert {name: formats.activation_format(name).bits for name in sizes} == sizes
+    assert {name: number_formats.activation_format(name).bits for name in sizes} == sizes
 
 
 def test_blocks_are_those_of_the_specification():
-    powers = {name: block.largest_power for name, block in formats.BLOCKS.items()}
+    powers = {name: block.largest_power for name, block in number_formats.BLOCKS.items()}
     assert list(powers.values()) == [8, 15, 4, 2, 2]
-    assert {block.size for block in formats.BLOCKS.values()} == {32}
+    assert {block.size for block in number_formats.BLOCKS.values()} == {32}
     with pytest.raises(ValueError, match=r"^policy, dynamic"):
-        formats.storage_format("mxfp8_e4m3")
+        number_formats.storage_format("mxfp8_e4m3")

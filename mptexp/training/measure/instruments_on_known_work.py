@@ -1,7 +1,7 @@
 """`doctor --check`: clock, memory, utilization and energy, on work whose answer is known.
 
-`python -m mptexp.training.measure.instruments BACKEND` prints the checks as JSON: a process of its
-own, since its peak of memory would count in any other.
+`python -m mptexp.training.measure.instruments_on_known_work BACKEND` prints the checks as JSON: a
+process of its own, since its peak of memory would count in any other.
 """
 
 import json

@@ -17,8 +17,8 @@ def under(limit, soft, hard, *words):
 
 def test_few_open_files_are_widened_to_what_is_allowed():
     widened = (
-        "import resource; from mptexp.spec import limits; limits.widen();"
-        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024, limits.tight())"
+        "import resource; from mptexp.spec import shell_limits; shell_limits.widen();"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024, shell_limits.tight())"
     )
 
     def few():

@@ -10,7 +10,7 @@ from support import mptexp
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import caveats, commands
+from mptexp.report.answers import caveats, next_commands
 
 OWN = {"model": "my_model:build", "dataset": "folder:pics"}
 
@@ -24,9 +24,9 @@ def runs(notebook="train", **parameters):
 
 def test_what_is_mptexps_own_is_measured_in_the_reports_folder():
     made = tables(list(runs()))
-    repair = commands.command(made, "run", options="--repair")
+    repair = next_commands.command(made, "run", options="--repair")
     assert repair == "`mptexp run params.yaml --out . --repair` in this report's folder"
-    assert commands.command(made, "diagnose", commands.AGAIN) == (
+    assert next_commands.command(made, "diagnose", next_commands.AGAIN) == (
         "`mptexp diagnose params.yaml --out ../again` in this report's folder"
     )
 
@@ -44,7 +44,7 @@ def test_what_is_ones_own_is_measured_where_it_lies_and_named(changes, needed):
     # The lie: "in this report's folder", where my_model:build cannot be imported.
     made = tables(list(runs(**changes)))
     place = f"in the folder where it was run (DIR: this report's folder; needed: {needed})"
-    repair = commands.command(made, "run", options="--repair")
+    repair = next_commands.command(made, "run", options="--repair")
     assert repair == f"`mptexp run DIR/params.yaml --out DIR --repair` {place}"
     again = f"`mptexp run DIR/params.yaml --out DIR-again --set repeats=3` {place}"
     assert f"for a claim, run {again}, which measures" in caveats.remedies(made, "time")
@@ -55,7 +55,7 @@ def test_to_measure_again_names_the_params_file():
     made = three("mixed_float16", [2.0, 2.1, 1.9]).records
     marked = [one | {"marks": ["measured while other programs were at work"]} for one in made]
     (sentence,) = caveats.sentences(tables(marked))
-    assert commands.command(tables(marked), "run", options="--repair") in sentence
+    assert next_commands.command(tables(marked), "run", options="--repair") in sentence
 
 
 def test_the_command_works_where_it_says(light, tmp_path):
@@ -63,7 +63,7 @@ def test_the_command_works_where_it_says(light, tmp_path):
     assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
     place = SweepDir(tmp_path / "reports/light")
     found = SimpleNamespace(records=store.read_records(place)[0])
-    said = commands.command(found, "run", options="--no-report")
+    said = next_commands.command(found, "run", options="--no-report")
     assert "light.py beside params.yaml" in said
     words = re.findall("`(.*?)`", said)[0].replace("DIR", str(place.root)).split()[1:]
     assert mptexp(*words, cwd=tmp_path).returncode == 2

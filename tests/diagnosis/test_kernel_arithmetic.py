@@ -1,4 +1,4 @@
-from mptexp.diagnosis import arithmetic
+from mptexp.diagnosis import kernel_arithmetic
 
 
 def test_onednns_account_by_instructions():
@@ -10,11 +10,11 @@ def test_onednns_account_by_instructions():
         {"primitive": "reorder", "implementation": "jit:uni",
          "dtype": "f32, bf16", "seconds": 1e-3, "count": 2.0},
     ]  # fmt: skip
-    table = arithmetic.instructions({"profile": {"primitives": primitives}})
+    table = kernel_arithmetic.instructions({"profile": {"primitives": primitives}})
     assert table.instructions.tolist() == ["avx512_core_bf16", "uni"]
     assert table.share.tolist() == [0.75, 0.25]
-    assert arithmetic.instructions({"profile": {}}).empty
-    assert arithmetic.instructions({}).empty
+    assert kernel_arithmetic.instructions({"profile": {}}).empty
+    assert kernel_arithmetic.instructions({}).empty
 
 
 def test_reference_code_is_no_instruction_set():
@@ -23,5 +23,5 @@ def test_reference_code_is_no_instruction_set():
         {"primitive": "convolution", "implementation": n, "dtype": "f16", "seconds": 1, "count": 1}
         for n in names
     ]
-    table = arithmetic.instructions({"profile": {"primitives": rows}})
-    assert sorted(table.instructions) == [arithmetic.REFERENCE, "uni"]
+    table = kernel_arithmetic.instructions({"profile": {"primitives": rows}})
+    assert sorted(table.instructions) == [kernel_arithmetic.REFERENCE, "uni"]

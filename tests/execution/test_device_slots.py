@@ -6,8 +6,8 @@ import os
 import pytest
 from support import PATIENCE_S, mptexp, nvml_library, records, started, until
 
-from mptexp.execution import devices
-from mptexp.execution.devices import Slot
+from mptexp.execution import device_slots
+from mptexp.execution.device_slots import Slot
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
@@ -74,24 +74,24 @@ def run(model, **values):
 
 def test_slots_that_a_run_takes():
     every = [Slot(H100, "a"), Slot(A100, "b"), Slot(H100, "c")]
-    assert devices.taken(run("H100"), every, every) == every[:1]
-    assert devices.taken(run("H100", replicas=2), every, every) == [every[0], every[2]]
-    assert devices.taken(run("H100", replicas=2), every[1:], every) == []
-    assert devices.taken(run("H100", replicas=4), every, every) == [every[0], every[2]]
-    assert devices.environment(every[:2]) == {"CUDA_VISIBLE_DEVICES": "a,b"}
+    assert device_slots.taken(run("H100"), every, every) == every[:1]
+    assert device_slots.taken(run("H100", replicas=2), every, every) == [every[0], every[2]]
+    assert device_slots.taken(run("H100", replicas=2), every[1:], every) == []
+    assert device_slots.taken(run("H100", replicas=4), every, every) == [every[0], every[2]]
+    assert device_slots.environment(every[:2]) == {"CUDA_VISIBLE_DEVICES": "a,b"}
     cpu = [Slot("x (CPU)", "")]
-    assert devices.taken(run("x (CPU)", replicas=2), cpu, cpu) == cpu
-    assert devices.environment(cpu) == {}
+    assert device_slots.taken(run("x (CPU)", replicas=2), cpu, cpu) == cpu
+    assert device_slots.environment(cpu) == {}
 
 
 def test_a_cpu_has_one_slot_unless_timings_do_not_matter(monkeypatch):
-    monkeypatch.setattr(devices, "local_devices", lambda: (("x (CPU)", ""),))
-    assert len(devices.slots()) == 1
-    assert len(devices.slots(3)) == 3
-    monkeypatch.setattr(devices, "local_devices", lambda: ((H100, "a"), (H100, "b")))
-    assert len(devices.slots()) == 2
+    monkeypatch.setattr(device_slots, "local_devices", lambda: (("x (CPU)", ""),))
+    assert len(device_slots.slots()) == 1
+    assert len(device_slots.slots(3)) == 3
+    monkeypatch.setattr(device_slots, "local_devices", lambda: ((H100, "a"), (H100, "b")))
+    assert len(device_slots.slots()) == 2
     with pytest.raises(ParamsError, match="each of the 2 GPUs here takes one run at a time"):
-        devices.slots(2)
+        device_slots.slots(2)
 
 
 def test_runs_that_share_a_processor_are_marked(light, gate, tmp_path):
@@ -108,6 +108,6 @@ def test_runs_that_share_a_processor_are_marked(light, gate, tmp_path):
 
 
 def test_the_device_that_a_name_stands_for_is_shown(monkeypatch):
-    monkeypatch.setattr(devices, "local_devices", lambda: ((H100, "GPU-0"), (A100, "GPU-1")))
+    monkeypatch.setattr(device_slots, "local_devices", lambda: ((H100, "GPU-0"), (A100, "GPU-1")))
     runs = [Run(gpu_model=name) for name in ("A100", "V100", H100, "A100")]
-    assert devices.found(runs) == [f"gpu_model A100 is {A100} here"]
+    assert device_slots.found(runs) == [f"gpu_model A100 is {A100} here"]

@@ -4,13 +4,13 @@ import pytest
 from forked import python
 
 from mptexp.records.instruments import check
-from mptexp.training.measure import instruments
+from mptexp.training.measure import instruments_on_known_work
 
 # Faults are planted in what the checks read, each by itself; the work is shorter than a user's.
 PROGRAM = """\
 import json, sys, types
 from mptexp.spec.run import Run
-from mptexp.training.measure import instruments, sensors, step_clock
+from mptexp.training.measure import instruments_on_known_work, sensors, step_clock
 from mptexp.training import precision
 instruments.CHAIN_S, instruments.STEPS, instruments.LOAD_S = 0.02, 12, 0.3
 instruments.ROUNDS, instruments.LEAST_BYTES = 2, 2**20
@@ -81,13 +81,18 @@ def test_energy_is_compared_with_the_integral_of_power(joules, watts, passed):
         counter = None if joules is None else 7 + joules * second
         return {"time": float(second), "power_w": watts, "energy_j": counter}
 
-    assert instruments.energy([sample(second) for second in range(5)])["passed"] is passed
+    assert (
+        instruments_on_known_work.energy([sample(second) for second in range(5)])["passed"]
+        is passed
+    )
 
 
 def test_a_gpu_that_is_lost_while_it_is_loaded_is_no_pass():
     nothing = {"power_w": None, "energy_j": None, "utilization": None}
     lost = [{"time": float(second), **nothing} for second in range(12)]
-    busy = check("busy", (80, 100), instruments._utilization(lost, "gpu"))
+    busy = check("busy", (80, 100), instruments_on_known_work._utilization(lost, "gpu"))
     assert (busy["passed"], busy["read"]) == (False, "nothing")
-    assert instruments._utilization([{"time": 0.0}] * 12, "gpu") is None  # no NVML at all
-    assert instruments.energy(lost)["passed"] is None
+    assert (
+        instruments_on_known_work._utilization([{"time": 0.0}] * 12, "gpu") is None
+    )  # no NVML at all
+    assert instruments_on_known_work.energy(lost)["passed"] is None

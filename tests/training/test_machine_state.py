@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from mptexp.training import machine
+from mptexp.training import machine_state
 
 QUIET = {
     "load": 0.0, "cores": 8, "governor": "performance", "on_battery": None, "swap_used_bytes": 0,
@@ -11,7 +11,7 @@ QUIET = {
 
 
 def test_a_quiet_machine_is_not_complained_of():
-    assert machine.interference(QUIET) == []
+    assert machine_state.interference(QUIET) == []
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_quiet_machine_is_not_complained_of():
     ],
 )
 def test_what_spoils_measurements_is_told(spoilt, words):
-    (told,) = machine.interference(QUIET | spoilt)
+    (told,) = machine_state.interference(QUIET | spoilt)
     assert words in told
 
 
@@ -41,7 +41,7 @@ def write(root, **files):
 def test_limits_of_a_container_of_version_2(tmp_path):
     write(tmp_path, **{"sys__fs__cgroup__cpu.max": "150000 100000\n"})
     write(tmp_path, **{"sys__fs__cgroup__memory.max": f"{2**28}\n"})
-    found = machine.state(tmp_path)
+    found = machine_state.state(tmp_path)
     assert (found["container_cpus"], found["container_memory_bytes"]) == (1.5, 2**28)
 
 
@@ -50,26 +50,26 @@ def test_limits_of_a_container_of_version_1(tmp_path):
     write(tmp_path, **{f"{group}cpu__cpu.cfs_quota_us": "200000\n"})
     write(tmp_path, **{f"{group}cpu__cpu.cfs_period_us": "100000\n"})
     write(tmp_path, **{f"{group}memory__memory.limit_in_bytes": "9223372036854771712\n"})
-    found = machine.state(tmp_path)
+    found = machine_state.state(tmp_path)
     assert (found["container_cpus"], found["container_memory_bytes"]) == (2, None)
 
 
 def test_what_is_not_told_is_not_made_up(tmp_path):
-    found = machine.state(tmp_path)
+    found = machine_state.state(tmp_path)
     for name in ("container_cpus", "container_memory_bytes", "governor", "hypervisor"):
         assert found[name] is None
 
 
 def test_this_machine():
-    found = machine.state()
+    found = machine_state.state()
     assert found["load"] >= 0
     assert found["swap_used_bytes"] >= 0
-    assert 1 <= machine.cores() <= (os.cpu_count() or 1)
+    assert 1 <= machine_state.cores() <= (os.cpu_count() or 1)
 
 
 def test_gpus_that_a_sweep_gave_are_named_by_digests():
     given = {"CUDA_VISIBLE_DEVICES": "GPU-1,MIG-2"}
-    first, second = machine.gpus(given)
+    first, second = machine_state.gpus(given)
     assert first != second
     assert "GPU" not in first + second
-    assert machine.gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) == machine.gpus({}) == []
+    assert machine_state.gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) == machine_state.gpus({}) == []

@@ -1,6 +1,6 @@
 import pytest
 
-from mptexp.analysis import identity
+from mptexp.analysis import comparability
 
 ONE = {
     "code": "aa", "model_source": "bb", "data": "cc", "initial_weights": "w0", "data_order": "o0",
@@ -9,7 +9,7 @@ ONE = {
 
 
 def names(left, right, *axes):
-    return [d.name for d in identity.differences(left, right, axes or ("policy",))]
+    return [d.name for d in comparability.differences(left, right, axes or ("policy",))]
 
 
 def test_runs_that_are_alike_have_no_difference():
@@ -24,7 +24,7 @@ def test_whatever_differs_is_named_with_both_values(name):
 
 
 def test_a_value_that_one_side_lacks_is_a_difference():
-    (only,) = identity.differences(ONE, ONE | {"variables": {"XLA_FLAGS": "x"}})
+    (only,) = comparability.differences(ONE, ONE | {"variables": {"XLA_FLAGS": "x"}})
     assert (only.name, only.left, only.right) == ("variables.XLA_FLAGS", "", "x")
 
 
@@ -37,24 +37,24 @@ def test_what_follows_from_the_axis_is_no_difference():
 
 def test_the_larger_half_of_a_sweep_is_compared_and_of_equal_ones_the_later():
     edited = ONE | {"model_source": "edited"}
-    assert identity.largest_alike([ONE, ONE, edited]) == [0, 1]
-    assert identity.largest_alike([ONE, edited]) == [1]
-    assert identity.largest_alike([]) == []
+    assert comparability.largest_alike([ONE, ONE, edited]) == [0, 1]
+    assert comparability.largest_alike([ONE, edited]) == [1]
+    assert comparability.largest_alike([]) == []
 
 
 def test_weights_of_other_blocks_do_not_part_runs():
     later = ONE | {"initial_weights": "w1", "data_order": "o1"}
-    assert identity.shared(ONE) == identity.shared(later)
+    assert comparability.shared(ONE) == comparability.shared(later)
 
 
-def made(gpu_model="CPU", at="1", status="ok", **identity):
+def made(gpu_model="CPU", at="1", status="ok", **comparability):
     parameters = {"gpu_model": gpu_model, "backend": "jax", "model": "m:f", "dataset": "digits"}
     known = {"parameters": parameters, "status": status, "ended_at": at}
-    return known | {"identity": ONE | identity}
+    return known | {"identity": ONE | comparability}
 
 
 def named(left, right):
-    found = identity.between(identity.latest(left), identity.latest(right))
+    found = comparability.between(comparability.latest(left), comparability.latest(right))
     return {d.name: (d.left, d.right) for d in found}
 
 
@@ -70,11 +70,11 @@ def test_runs_on_images_of_another_size_are_no_change_of_the_data():
     small, large = made(data="small", fed="f1", network="n1"), made(data="large", at="0")
     for record, size in ((small, 8), (large, 16)):
         record["parameters"] |= {"image_size": size}
-    known = {identity.kind(large["parameters"]): {"data": "large"}}
-    assert identity.between(identity.latest([small]), known) == []
-    assert identity.between(identity.latest([small, large]), known) == []
-    known = {identity.kind(large["parameters"]): {"data": "edited"}}
-    (only,) = identity.between(identity.latest([small, large]), known)
+    known = {comparability.kind(large["parameters"]): {"data": "large"}}
+    assert comparability.between(comparability.latest([small]), known) == []
+    assert comparability.between(comparability.latest([small, large]), known) == []
+    known = {comparability.kind(large["parameters"]): {"data": "edited"}}
+    (only,) = comparability.between(comparability.latest([small, large]), known)
     assert (only.name, only.left, only.right) == ("data", "large", "edited")
 
 
@@ -92,12 +92,12 @@ def test_two_devices_differ_in_what_the_device_is_and_in_nothing_else():
 
 
 def test_of_what_is_known_beforehand_only_that_is_compared():
-    known = {identity.kind(made()["parameters"]): {"code": "new"}}
-    (only,) = identity.between(identity.latest([made()]), known)
+    known = {comparability.kind(made()["parameters"]): {"code": "new"}}
+    (only,) = comparability.between(comparability.latest([made()]), known)
     assert (only.name, only.left, only.right) == ("code", "aa", "new")
 
 
 def test_records_without_an_identity_have_none():
-    assert identity.of({"run_id": "x"}) is None
-    assert identity.of({"identity": {}}) is None
-    assert identity.of({"identity": ONE}) == ONE
+    assert comparability.of({"run_id": "x"}) is None
+    assert comparability.of({"identity": {}}) is None
+    assert comparability.of({"identity": ONE}) == ONE

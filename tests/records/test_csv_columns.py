@@ -1,6 +1,6 @@
 import pytest
 
-from mptexp.records.columns import COLUMNS, HISTORY, Column
+from mptexp.records.csv_columns import COLUMNS, HISTORY, Column
 
 
 def test_every_column_is_documented_and_times_are_positive_numbers():

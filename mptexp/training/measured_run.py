@@ -23,7 +23,7 @@ from mptexp.training import (
     quantized,
     quantized_inference,
     replay,
-    tasks,
+    task_models,
 )
 from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
@@ -257,7 +257,7 @@ def _outcome(
         "data_order": batches.order_digest(images, run),
         "fed": batches.fingerprint(images, run),
         "validation_images": validated_with,
-        **tasks.of(run).chance(images, validated_with),
+        **task_models.of(run).chance(images, validated_with),
         # Older records lack it, and their first epoch filled the cache: see analysis.validity.
         **({"cache_filled": True} if run.input_mode == "keydana" else {}),
         **before,

@@ -8,7 +8,7 @@ import pytest
 
 from mptexp.spec import tasks as spec
 from mptexp.spec.run import Run
-from mptexp.training import tasks
+from mptexp.training import task_models
 from mptexp.training.data.datasets import Images
 from mptexp.training.data.texts import Windows
 
@@ -19,7 +19,7 @@ def text(train, val, classes):
 
 
 def test_every_task_has_a_row():
-    assert set(tasks.TASKS) == set(spec.TASKS)
+    assert set(task_models.TASKS) == set(spec.TASKS)
 
 
 def test_chance_is_what_the_frequencies_of_training_give_in_validation():
@@ -27,20 +27,20 @@ def test_chance_is_what_the_frequencies_of_training_give_in_validation():
     assert len(data.train_y) == 5
     zero, one = 16 / 22, 6 / 22  # once more than they occur
     expected = -(math.log(zero) + 3 * math.log(one)) / 4
-    assert tasks.TASKS["tokens"].chance(data, len(data.val_y)) == {
+    assert task_models.TASKS["tokens"].chance(data, len(data.val_y)) == {
         "chance_loss": pytest.approx(expected)
     }
     images = Images(
         np.zeros((3, 2, 2, 1)), np.array([0, 1, 1]), np.zeros((2, 2, 2, 1)), [0, 1], ("a", "b")
     )
-    assert tasks.TASKS["images"].chance(images, 1) == {
+    assert task_models.TASKS["images"].chance(images, 1) == {
         "validation_labels": [1],
         "chance_accuracy": 1.0,
     }
 
 
 def test_a_value_for_each_sequence_is_its_mean_loss():
-    row = tasks.of(Run(dataset="hamlet", model="gpt"))
+    row = task_models.of(Run(dataset="hamlet", model="gpt"))
     assert row.output((7,), 256) == (7, 256)
     logits = keras.Input((3, 4))
     model = keras.Model(logits, keras.layers.Softmax()(logits))

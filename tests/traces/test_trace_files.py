@@ -15,7 +15,7 @@ from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report import recordings
 from mptexp.report.answers import recorded
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import files, json_events, xplane
+from mptexp.traces import json_events, trace_files, xplane
 
 SHARED = PROJECT.parent / "shared/traces"
 real = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not here")
@@ -47,14 +47,14 @@ def xplane_file(path):
 def test_pytorch_s_trace_is_known_by_its_content(tmp_path, name):
     path = kineto_file(tmp_path / ("packed.gz" if name.endswith("gz") else "plain"))
     path.rename(tmp_path / name)
-    assert files.read(tmp_path / name)[1].framework == "PyTorch"
+    assert trace_files.read(tmp_path / name)[1].framework == "PyTorch"
 
 
 def test_an_xplane_is_known_by_its_content_packed_or_not(tmp_path):
     plain = xplane_file(tmp_path / "some.file")
     (tmp_path / "some.gz").write_bytes(gzip.compress(plain.read_bytes()))
     for name in ("some.file", "some.gz"):
-        trace = files.read(tmp_path / name)[1]
+        trace = trace_files.read(tmp_path / name)[1]
         assert (trace.framework, trace.gpu, trace.steps) == ("TensorFlow", "GPU:0", 2)
         assert [row.layer for row in trace.operations if row.state == "op"] == ["dense"]
 
@@ -63,7 +63,7 @@ def test_what_tensorflow_and_jax_write_for_a_viewer_is_read_without_xprof(tmp_pa
     plain = xplane_file(tmp_path / "a.xplane.pb")
     viewer = tmp_path / "vm.trace.json.gz"
     viewer.write_bytes(gzip.compress(xplane._viewer(plain).encode()))
-    assert files.read(viewer)[1].operations == files.read(plain)[1].operations
+    assert trace_files.read(viewer)[1].operations == trace_files.read(plain)[1].operations
 
 
 def test_a_file_for_a_viewer_that_is_cut_off_is_refused(tmp_path, monkeypatch):
@@ -72,14 +72,14 @@ def test_a_file_for_a_viewer_that_is_cut_off_is_refused(tmp_path, monkeypatch):
     viewer = tmp_path / "vm.trace.json.gz"
     viewer.write_bytes(gzip.compress(text.encode()))
     timed = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
-    monkeypatch.setattr(files, "MOST_FOR_VIEWER", len(timed))
+    monkeypatch.setattr(trace_files, "MOST_FOR_VIEWER", len(timed))
     with pytest.raises(ParamsError, match="cut off at a million events"):
-        files.read(viewer)
+        trace_files.read(viewer)
 
 
 def test_an_export_of_nsight_is_known_by_its_content(tmp_path):
     nsight_export(tmp_path / "profile", steps=2)
-    assert files.read(tmp_path / "profile")[1].steps == 2
+    assert trace_files.read(tmp_path / "profile")[1].steps == 2
 
 
 def test_of_a_directory_the_newest_trace_is_read_and_named(tmp_path):
@@ -91,9 +91,9 @@ def test_of_a_directory_the_newest_trace_is_read_and_named(tmp_path):
     (run / "vm.trace.json.gz").write_bytes(b"the same in another form")
     (tmp_path / "logs/settings.json").write_text("{}")
     os.utime(run / "vm.xplane.pb", (10, 10))
-    assert files.read(tmp_path)[0] == run / "vm.xplane.pb"
+    assert trace_files.read(tmp_path)[0] == run / "vm.xplane.pb"
     newer = kineto_file(tmp_path / "host.pt.trace.json.gz")
-    file, trace = files.read(tmp_path)
+    file, trace = trace_files.read(tmp_path)
     assert file == newer
     assert trace.notes[-1].startswith("the newest of 2 traces")
 
@@ -103,7 +103,7 @@ def test_of_a_directory_the_newest_trace_is_read_and_named(tmp_path):
 
 def sentence(path):
     with pytest.raises(ParamsError) as caught:
-        files.read(path)
+        trace_files.read(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
     return str(caught.value)
@@ -147,16 +147,16 @@ def test_a_damaged_file_of_a_directory_matters_only_where_it_is_the_newest(tmp_p
     good, damaged = kineto_file(tmp_path / "a.json"), tmp_path / "b.json.gz"
     damaged.write_bytes(b"\x1f\x8b and nothing")
     os.utime(damaged, (1, 1))
-    assert files.read(tmp_path)[0] == good
+    assert trace_files.read(tmp_path)[0] == good
     os.utime(good, (0, 0))
     with pytest.raises(ParamsError, match=r"b\.json\.gz: cannot be read: it is damaged"):
-        files.read(tmp_path)
+        trace_files.read(tmp_path)
 
 
 def test_a_trace_of_a_directory_may_begin_with_other_things(tmp_path):
     content = {"about": ["x" * 2**21], "traceEvents": kineto_step(KINETO[1], 0)}
     (tmp_path / "a.json").write_text(json.dumps(content))
-    assert files.read(tmp_path)[1].steps == 1
+    assert trace_files.read(tmp_path)[1].steps == 1
 
 
 def test_what_is_not_there_and_what_is_no_file_is_one_sentence(tmp_path):
@@ -181,7 +181,7 @@ def test_a_trace_that_was_cut_off_is_one_sentence(tmp_path):
 
 
 def test_the_collector_of_cycles_works_on_after_a_trace_was_read_or_refused(tmp_path):
-    files.read(kineto_file(tmp_path / "a.json"))
+    trace_files.read(kineto_file(tmp_path / "a.json"))
     sentence(tmp_path / "missing")
     assert gc.isenabled()
 
@@ -220,7 +220,7 @@ EXPECTED = {
 
 
 def recording(name):
-    file, trace = files.read(SHARED / name)
+    file, trace = trace_files.read(SHARED / name)
     return Recording(file.name, trace)
 
 
@@ -282,7 +282,7 @@ def test_steps_without_marks_are_those_that_were_marked(tmp_path, left_out, how)
         e for e in content["traceEvents"] if not any(mark in str(e.get("name")) for mark in marks)
     ]
     (tmp_path / "bare.json").write_text(json.dumps({"traceEvents": events}))
-    bare = Recording("bare", files.read(tmp_path / "bare.json")[1])
+    bare = Recording("bare", trace_files.read(tmp_path / "bare.json")[1])
     assert bare.trace.how == how
     assert bare.trace.step_times == pytest.approx(recording(name).trace.step_times, rel=0.02)
     assert bare.share("input") == pytest.approx(recording(name).share("input"), abs=0.05)
@@ -361,7 +361,7 @@ def test_a_directory_with_a_damaged_database_is_one_sentence(tmp_path):
     content[4096:8192] = bytes(4096)
     file.write_bytes(content)
     with pytest.raises(ParamsError, match="no export of Nsight"):
-        files.read(tmp_path)
+        trace_files.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_json_that_is_no_trace_of_a_gpu_or_cpu_is_one_sentence(tmp_path, content
 def test_a_byte_order_mark_does_not_matter(tmp_path):
     plain = kineto_file(tmp_path / "a.json")
     (tmp_path / "b.json").write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
-    assert files.read(tmp_path / "b.json")[1] == files.read(plain)[1]
+    assert trace_files.read(tmp_path / "b.json")[1] == trace_files.read(plain)[1]
 
 
 def other_s(*rows):
