@@ -456,7 +456,8 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
 
     Such as the gradient of a depthwise filter, in a layer whose other operations are faster. Where
     the layer alone is faster in 16 bits, they should have taken so much less than the baseline's.
-    Not what reference code computes. None where the trace names no layer.
+    Not what reference code computes, nor what all matrix work takes longer on this device, see
+    `no_faster_type`. None where the trace names no layer.
     """
     after, before, best = case.not_faster
     own = ~_by_reference(case, after, before)
@@ -504,12 +505,25 @@ def _not_faster(case: Case) -> tuple[pd.Series, pd.Series, pd.Series]:
     """Operations that are not faster than before: seconds after, before, and at best."""
     after, before = _alike(case)
     alone = [_alone(record) for record in (case.baseline, case.candidate)]
-    ratio = (alone[1] / alone[0]).clip(upper=1)
-    best = before * ratio.reindex(after.index.get_level_values("layer")).fillna(1).to_numpy()
+    most = _longer_by_peak(case)
+    ratio = (alone[1] / alone[0]).clip(upper=most)
+    best = before * ratio.reindex(after.index.get_level_values("layer")).fillna(most).to_numpy()
     # What only fell short of its best is not slow: it must not be faster than before.
     slow = (after > best) & (after >= NOT_FASTER * before)
     slow &= ~after.index.isin(case.wide.index, level="layer")  # those are a cause of their own
     return after[slow], before[slow], best[slow]
+
+
+def _longer_by_peak(case: Case) -> float:
+    """Times the baseline's that matrix work takes by the measured peaks; 1 where it is no longer.
+
+    A CPU of AVX512_BF16 without AMX may multiply bfloat16 at half the rate of float32: that is the
+    device's, and no layer's. Reference code is a cause of its own.
+    """
+    if not valid_peak(case.baseline, case.candidate):
+        return 1.0
+    slow, fast = _peaks(case)
+    return slow / fast if fast < slow < REFERENCE * fast else 1.0
 
 
 def bad_kernels(case: Case, cause: "Cause") -> Loss | None:

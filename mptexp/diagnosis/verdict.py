@@ -73,6 +73,14 @@ class Verdict:
         return self.pair.speedup
 
     @property
+    def peak_ratio(self) -> float:
+        """The candidate's measured peak of arithmetic over the baseline's; NaN without traces."""
+        if self.baseline is None or self.candidate is None:
+            return math.nan
+        before, after = (r["work"]["ceilings"] for r in (self.baseline, self.candidate))
+        return float(after["matmul_flops_per_s"] / before["matmul_flops_per_s"])
+
+    @property
     def blamed(self) -> list[Loss]:
         """The losses that are large enough to be named, for certain as far as that is known."""
         return [loss for loss in self.large if not loss.least < LEAST_CERTAIN]

@@ -102,9 +102,7 @@ def _explanation(verdict: Verdict) -> str:
     unexplained = f"; {percent(verdict.unexplained)} of the step is unexplained"
     unexplained += f" ({named})" if named else ""
     if verdict.blamed:
-        backend = verdict.pair.candidate.backend
-        blamed = enumerate(verdict.blamed[:NAMED])
-        parts = [_part(loss, backend, first=i == 0) for i, loss in blamed]
+        parts = [_part(loss, verdict, i == 0) for i, loss in enumerate(verdict.blamed[:NAMED])]
         rest = unexplained if verdict.unexplained >= UNEXPLAINED else ""
         return f": {'; then '.join(parts)}{_further(verdict)}{rest}"
     rest = unexplained if verdict.unexplained >= LEAST_SHARE else ""
@@ -123,7 +121,8 @@ def _further(verdict: Verdict) -> str:
     return "".join(parts)
 
 
-def _part(loss: Loss, backend: str, first: bool) -> str:
+def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
+    backend = verdict.pair.candidate.backend
     of = " of the step" if first else ""
     took = wording.digits(loss.seconds * 1e3)
     where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
@@ -134,7 +133,10 @@ def _part(loss: Loss, backend: str, first: bool) -> str:
         if one.speedup
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""
-    return f"{percent(loss.share)}{of} ({took} ms) {loss.cause.sentence}{where}{proven}"
+    # A cause that rests on the measured peaks says them.
+    ratio = f"(measured peak {wording.factor(verdict.peak_ratio)}× the baseline's)"
+    said = loss.cause.sentence.replace("(measured peak)", ratio)
+    return f"{percent(loss.share)}{of} ({took} ms) {said}{where}{proven}"
 
 
 def not_valid(verdicts: Sequence[Verdict]) -> list[str]:

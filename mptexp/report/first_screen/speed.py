@@ -20,6 +20,7 @@ from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
 
 LONGEST = 145  # letters of a title that is still read at once
+SAME = 1.02  # ratios of which the largest is no more times the smallest are one ratio
 
 
 def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subject]:
@@ -210,6 +211,8 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
         bound, some = f"from {wording.speed_parts(least)[0]}× slower to ", ""
     ends = [wording.speed_parts(end)[0] for end in (least, row)]
     alike = word == wording.direction(least) and ends[0] != ends[1]
+    same = own.speedup[own.finding == word]
+    bound *= int(same.max() > SAME * same.min())
     if alike and word != "slower" and (own.finding == row.finding).all():
         bound = f"{ends[0]}× to "
     bound = bound if len(own) > 1 else ""

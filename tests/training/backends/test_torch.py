@@ -1,4 +1,4 @@
-"""What only PyTorch does, where it needs no PyTorch; trainings under it are in test_measured_run.py."""
+"""What only PyTorch does, where it needs none; trainings under it are in test_measured_run.py."""
 
 import os
 
