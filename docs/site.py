@@ -131,6 +131,7 @@ STUDY_OF = {
     "why-cpu": "why_no_speedup",
     "why-imagenette-64px-amx-cpu": "why_no_speedup_cpu",
     "why-imagenette-64px-cpu": "why_no_speedup_cpu",
+    "why-imagenette-64px-no-amx-cpu": "why_no_speedup_cpu",
 }
 
 

@@ -17,7 +17,7 @@ OF_A_POINT = (*WITHIN_BLOCK, "fed", "network", "products_flops")
 FOLLOWS = {
     "policy": (),
     "gpu_model": (
-        *("device", "cpu", "cpu_version", "cores", "threads", "cpu_limits"),
+        *("device", "cpu", "cpu_version", "instruction_sets", "cores", "threads", "cpu_limits"),
         *("driver", "cuda", "cudnn"),
     ),
     # Not every framework draws the weights alike, and each brings libraries of its own.
@@ -53,9 +53,16 @@ class Difference:
 
 
 def of(record: Record) -> dict[str, Any] | None:
-    """The identity in a record; None where it has none."""
+    """The identity in a record; None where it has none.
+
+    A virtual machine may lack instructions of its CPU's version; some records have them in their
+    environment alone.
+    """
     known = record.get("identity")
-    return known if isinstance(known, dict) and known else None
+    if not (isinstance(known, dict) and known):
+        return None
+    has = (record.get("environment") or {}).get("instruction_sets")
+    return ({"instruction_sets": " ".join(has)} if has else {}) | known
 
 
 def differences(

@@ -439,6 +439,7 @@ ROWS: tuple[Category, ...] = (
         loss=lost_time.no_faster_type,
         in_breakdown=False,
         emulated=False,
+        title="matrix work, no faster in 16 bits here",
     ),
     Cause(
         name="no tensor cores",

@@ -74,11 +74,12 @@ class Verdict:
 
     @property
     def peak_ratio(self) -> float:
-        """The candidate's measured peak of arithmetic over the baseline's; NaN without traces."""
-        if self.baseline is None or self.candidate is None:
+        """The candidate's measured peak of arithmetic over the baseline's; NaN without one."""
+        sides = [(r or {}).get("work", {}).get("ceilings") for r in (self.baseline, self.candidate)]
+        if not all(sides):
             return math.nan
-        before, after = (r["work"]["ceilings"] for r in (self.baseline, self.candidate))
-        return float(after["matmul_flops_per_s"] / before["matmul_flops_per_s"])
+        before, after = (side["matmul_flops_per_s"] for side in sides)
+        return float(after / before)
 
     @property
     def blamed(self) -> list[Loss]:

@@ -62,13 +62,27 @@ def devices(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def device(record: Mapping[str, Any]) -> str:
-    """`AMD EPYC (2 cores)` for `AMD EPYC (CPU)`; a GPU's name as it is; empty where unknown."""
+    """`AMD EPYC (2 cores, AVX512_BF16)` for `AMD EPYC (CPU)`; a GPU's name as it is.
+
+    Empty where it is unknown. A virtual machine may hide instructions of its CPU, and clouds call
+    several generations by one name: which of them it has decides what 16 bits buy.
+    """
     name, environment = record["parameters"]["gpu_model"], record.get("environment") or {}
     cores = environment.get("cores")
     if not name.endswith(" (CPU)") or not cores:
         return name if environment else ""
     usable = min(cores, environment.get("container_cpus") or cores)
-    return f"{name.removesuffix('(CPU)')}({usable:g} {'core' if usable == 1 else 'cores'})"
+    flags = environment.get("instruction_sets") or ()
+    best = next((f", {words}" for flag, words in BY_RANK.items() if flag in flags), "")
+    return f"{name.removesuffix('(CPU)')}({usable:g} {'core' if usable == 1 else 'cores'}{best})"
+
+
+# Flags of /proc/cpuinfo, the first that a CPU has names it; an Arm's behind.
+BY_RANK = {
+    **{"amx_bf16": "AMX", "avx512_fp16": "AVX512_FP16", "avx512_bf16": "AVX512_BF16"},
+    **{"avx512f": "AVX512", "avx2": "AVX2", "avx": "AVX", "sse4_2": "SSE4.2"},
+    **{"bf16": "BF16", "sve": "SVE", "asimdhp": "FP16", "asimd": "NEON"},
+}
 
 
 # Nothing is emulated or replaced: not worth a word beside runs in which something is.

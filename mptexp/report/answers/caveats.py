@@ -42,6 +42,7 @@ NAMES = {
     "cores": "the number of cores",
     "cpu": "the CPU",
     "cpu_version": "the version of the CPU",
+    "instruction_sets": "the instruction sets of the CPU",
     "nice": "the priority of the process",
     "device": "the device",
     "driver": "the driver",

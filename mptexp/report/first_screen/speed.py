@@ -212,7 +212,7 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     ends = [wording.speed_parts(end)[0] for end in (least, row)]
     alike = word == wording.direction(least) and ends[0] != ends[1]
     same = own.speedup[own.finding == word]
-    bound *= int(same.max() > SAME * same.min())
+    bound *= int(word != "slower" or same.max() > SAME * same.min())
     if alike and word != "slower" and (own.finding == row.finding).all():
         bound = f"{ends[0]}× to "
     bound = bound if len(own) > 1 else ""

@@ -145,11 +145,12 @@ def title(sweep: MeasuredSweep) -> str:
 
     One that takes more than two lines leaves a single device to the line of conditions below.
     """
-    whole, where = _explained(sweep), f" on {device(sweep.tables)}"
+    where = f" on {device(sweep.tables)}"
+    whole = _explained(sweep, where)
     return visible(whole if len(whole) <= TWO_LINES else whole.replace(where, "", 1))
 
 
-def _explained(sweep: MeasuredSweep) -> str:
+def _explained(sweep: MeasuredSweep, where: str) -> str:
     finding = sweep.subject.title
     about = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
     causes = {v.blamed[0].cause for v in about if _is_explained(v)}
@@ -159,7 +160,7 @@ def _explained(sweep: MeasuredSweep) -> str:
     # What the cause says too is said once.
     shorter = finding.replace(" (emulated)", "", 1) if cause.emulated else finding
     whole = f"{shorter}, because {_span(min(shares), max(shares))} of its step is {cause.brief}"
-    return whole if len(whole) <= TWO_LINES else finding
+    return whole if len(whole.replace(where, "", 1)) <= TWO_LINES else finding
 
 
 def _is_about(title: str, verdict: Verdict) -> bool:

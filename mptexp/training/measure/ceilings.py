@@ -173,13 +173,14 @@ def _cached(run: Run, card: dict[str, Any], what: list[Any], figure: Callable[[]
 
     Another program may have disturbed the run that measured first; figures are rates or, of
     layers, seconds, of which the least is the best.
-    What changes it is in the key: device, processors in use, threads, a container's limit, backend
-    and version, TF32, limits.
+    What changes it is in the key: device, instructions, processors in use, threads, a container's
+    limit, backend and version, TF32, limits.
     """
     versions = [card["packages"].get(name) for name in (run.backend, "jaxlib", "keras")]
     tf32 = run.policy if run.policy in ("float32", "tensorfloat32") else "default"
     where = [card["device"], card.get("cpu_version"), card["cores"], run.backend, run.cpu_isa]
     where += [versions, tf32, METHOD, card.get("threads"), card.get("container_cpus")]
+    where += [card.get("instruction_sets")]  # a virtual machine may lack some
     path = keyed(sources.cache_dir() / "ceilings", [where, what])
     known = _read(path)
     if len(known) < RUNS:

@@ -225,7 +225,7 @@ def test_a_cause_is_of_the_settings_that_were_diagnosed_alone():
 def test_a_title_of_no_gain_says_why_where_one_cause_is_proven():
     # The puzzle: pages that ask why, titled by how much.
     assert lead.title(published("why-cpu")) == (
-        "mixed_float16 trains 6.64× slower than float32 on AMD EPYC (2 cores) without XLA, because "
+        "mixed_float16 trains 6.64× slower than float32 without XLA, because "
         "84 % of its step is emulation"
     )
     # Of three causes that take nearly as much none is the reason; nor of a gain.

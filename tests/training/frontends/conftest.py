@@ -150,7 +150,7 @@ def answered(run):
     said |= {"steps": clock.begun, "updates": far(*after), "epochs": clock.epochs}
     said["scale"] = native.scale()
     data = batches.validation(images, run)["validation_data"]
-    keep = tasks.of(run).kept(model)
+    keep = task_models.of(run).kept(model)
     kept = np.concatenate([keep(*map(np.asarray, batch)) for batch in data])
     said["alike"] = float(np.isclose(loop.predicted(data), kept, rtol=1e-3).mean())
     return said

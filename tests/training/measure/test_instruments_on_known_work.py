@@ -10,7 +10,7 @@ from mptexp.training.measure import instruments_on_known_work
 PROGRAM = """\
 import json, sys, types
 from mptexp.spec.run import Run
-from mptexp.training.measure import instruments_on_known_work, sensors, step_clock
+from mptexp.training.measure import instruments_on_known_work as instruments, sensors, step_clock
 from mptexp.training import precision
 instruments.CHAIN_S, instruments.STEPS, instruments.LOAD_S = 0.02, 12, 0.3
 instruments.ROUNDS, instruments.LEAST_BYTES = 2, 2**20
