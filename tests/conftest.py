@@ -70,13 +70,9 @@ def pytest_unconfigure(config):
 def variables():
     """What a test leaves in the environment would have each later process start anew: seconds."""
     yield
-    changed = dict(forked.at_start(os.environ).items() ^ forked.BEFORE.items())
-    for name in changed:
-        os.environ.pop(name, None)
+    for name in forked.at_start(os.environ).keys() - forked.BEFORE.keys():
+        del os.environ[name]
     os.environ.update(forked.BEFORE)
-    if changed and "LEAKS" in os.environ:
-        with open(os.environ["LEAKS"], "a") as file:
-            file.write(f"{os.environ.get('PYTEST_CURRENT_TEST')} {changed}\n")
 
 
 @pytest.fixture(scope="session")

@@ -442,6 +442,17 @@ ROWS: tuple[Category, ...] = (
         title="matrix work, no faster in 16 bits here",
     ),
     Cause(
+        name="slower type",
+        label="a device that is slower in 16 bits",
+        sentence="is matrix work, which is slower in 16 bits on this device (measured peak)",
+        remedies=(Remedy("another device: one whose measured peak in 16 bits is higher"),),
+        colour="#0087c8",
+        loss=lost_time.slower_type,
+        in_breakdown=False,
+        emulated=False,
+        title="matrix work, slower in 16 bits here",
+    ),
+    Cause(
         name="no tensor cores",
         label="matrix work without Tensor Cores",
         sentence="is lost in matrix work without Tensor Cores",

@@ -457,7 +457,7 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
     Such as the gradient of a depthwise filter, in a layer whose other operations are faster. Where
     the layer alone is faster in 16 bits, they should have taken so much less than the baseline's.
     Not what reference code computes, nor what all matrix work takes longer on this device, see
-    `no_faster_type`. None where the trace names no layer.
+    `slower_type`. None where the trace names no layer.
     """
     after, before, best = case.not_faster
     own = ~_by_reference(case, after, before)
@@ -520,10 +520,23 @@ def _longer_by_peak(case: Case) -> float:
     A CPU of AVX512_BF16 without AMX may multiply bfloat16 at half the rate of float32: that is the
     device's, and no layer's. Reference code is a cause of its own.
     """
-    if not valid_peak(case.baseline, case.candidate):
+    if not _is_no_faster(case):
         return 1.0
     slow, fast = _peaks(case)
     return slow / fast if fast < slow < REFERENCE * fast else 1.0
+
+
+def _is_no_faster(case: Case) -> bool:
+    """Whether the device's measured peak in 16 bits is no higher than the baseline's.
+
+    Not where the step's own work in 16 bits is faster: then a peak was measured beside other
+    programs, as one was that is not valid.
+    """
+    if not valid_peak(case.baseline, case.candidate):
+        return False
+    slow, fast = _peaks(case)
+    before, after = case.of("matrix").drop(case.wide.index, errors="ignore").sum()
+    return bool(fast < NO_FASTER_PEAK * slow and before <= NO_FASTER_PEAK * after)
 
 
 def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
@@ -550,19 +563,25 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
 
 
 def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
-    """Matrix work, where the device's measured peak in 16 bits is no higher.
+    """Matrix work, where the device's measured peak in 16 bits is about the baseline's."""
+    return None if _is_slower(case) else _by_the_device(case, cause)
 
-    Without what layers take longer in 16 bits, which no peak explains, and what those in wider
-    types would save. None where the step's own work in 16 bits is faster: then a peak was measured
-    beside other programs, as one was that is not valid.
-    """
-    if not valid_peak(case.baseline, case.candidate):
-        return None
+
+def slower_type(case: Case, cause: "Cause") -> Loss | None:
+    """Matrix work, where the device's measured peak in 16 bits is below the baseline's."""
+    return _by_the_device(case, cause) if _is_slower(case) else None
+
+
+def _is_slower(case: Case) -> bool:
     slow, fast = _peaks(case)
-    table, wide = case.of("matrix"), case.wide
-    before, after = table.drop(wide.index, errors="ignore").sum()
-    if fast >= NO_FASTER_PEAK * slow or before > NO_FASTER_PEAK * after:
+    return slow > NO_FASTER_PEAK * fast
+
+
+def _by_the_device(case: Case, cause: "Cause") -> Loss | None:
+    """All matrix work, but for what layers take longer than the peaks explain, and wider types."""
+    if not _is_no_faster(case):
         return None
+    table, wide = case.of("matrix"), case.wide
     longer, _, best = case.not_faster
     saved = table.candidate_s.reindex(wide.index).fillna(0.0) * (1 - wide["matrix"])
     before, after = table.sum()

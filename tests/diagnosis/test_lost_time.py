@@ -138,6 +138,7 @@ def test_work_without_tensor_cores_loses_by_the_ratio_of_the_peaks():
 def test_a_peak_beside_other_programs_makes_no_device_slow():
     steady = loss("no faster type", before={"matrix": 0.005}, after={"matrix": 0.005})
     assert steady.seconds == 0.005
+    assert loss("slower type", before={"matrix": 0.005}, after={"matrix": 0.005}) is None
     assert loss("no faster type", before={"matrix": 0.008}, after={"matrix": 0.005}) is None
 
 
@@ -161,7 +162,8 @@ def test_what_all_matrix_work_takes_longer_is_the_devices_and_no_layers():
     # Twice as long as the baseline's are all; what one takes beyond that is its own.
     assert loss("slow layer", **sides).seconds == pytest.approx(0.001)
     assert loss("slow layer", **sides).layers == ("other",)
-    assert loss("no faster type", **sides).seconds == pytest.approx(0.008)
+    assert loss("slower type", **sides).seconds == pytest.approx(0.008)
+    assert loss("no faster type", **sides) is None
     alone = [{"layer": "conv", "alone_s": 4e-4}, {"layer": "other", "alone_s": 1e-4}]
     longer = [{"layer": "conv", "alone_s": 5e-4}, {"layer": "other", "alone_s": 2e-4}]
     sides["baseline"] = {"work": PEAKS["work"] | {"layers": alone}}

@@ -198,6 +198,13 @@ def test_a_device_without_tensor_cores(tmp_path):
     check(found, "no faster type", 1.0)
 
 
+def test_a_cpu_that_is_slower_in_16_bits(tmp_path):
+    # Of the step that takes 1.6 times as long all is matrix work, twice as long by the peaks.
+    peaks = {**dict.fromkeys(PEAKS, 1e14), "mixed_bfloat16": 5e13}
+    found = losses(tmp_path, FULL, kernels((SIMT, "body", "Conv2D", 1.6)), peaks=peaks)
+    check(found, "slower type", 1.0)
+
+
 def test_batch_normalization_in_float32_that_is_not_fused(tmp_path):
     plain = [("sub", "Sub"), ("mul", "Mul"), ("rsqrt", "Rsqrt"), ("mul", "RealDiv")]
     kernel = "void Eigen::internal::EigenMetaKernel<Eigen::TensorEvaluator<float>>(int)"

@@ -13,14 +13,13 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
 from mptexp.report.answers import findings, quality
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.subject import RESIDENT, Bar, Subject, equal, provisional
+from mptexp.report.first_screen.subject import RESIDENT, SAME, Bar, Subject, equal, provisional
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
 
 LONGEST = 145  # letters of a title that is still read at once
-SAME = 1.02  # ratios of which the largest is no more times the smallest are one ratio
 
 
 def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subject]:

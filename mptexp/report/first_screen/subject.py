@@ -18,6 +18,7 @@ MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal wi
 NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
+SAME = 1.02  # ratios of which the largest is no more times the smallest are one ratio
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mptexp.records import schema
 from mptexp.report.answers import caveats, next_commands, quality, why
 from mptexp.report.figures import all_figures, style
 from mptexp.report.figures.all_figures import SweepFigure
-from mptexp.report.first_screen.subject import RESIDENT, device
+from mptexp.report.first_screen.subject import RESIDENT, SAME, device
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import why_tables
 from mptexp.report.text import markdown, wording
@@ -152,7 +152,8 @@ def title(sweep: MeasuredSweep) -> str:
 
 def _explained(sweep: MeasuredSweep, where: str) -> str:
     finding = sweep.subject.title
-    about = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
+    titled = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
+    about = [v for v in sweep.verdicts if any(_is_like(v, one) for one in titled)]
     causes = {v.blamed[0].cause for v in about if _is_explained(v)}
     if len(causes) != 1 or not all(map(_is_explained, about)):
         return finding
@@ -169,6 +170,13 @@ def _is_about(title: str, verdict: Verdict) -> bool:
     slower = over.high < 1 and f" {wording.times(over.estimate)} " in title
     not_faster = title.startswith(f"{policy} is not shown ") and not over.low > 1
     return title.startswith(f"{policy} ") and ";" not in title and (slower or not_faster)
+
+
+def _is_like(verdict: Verdict, titled: Verdict) -> bool:
+    """Whether a pair has the titled one's policy and ratio, as far as a title tells ratios."""
+    pairs, ratios = (verdict.pair, titled.pair), (verdict.speedup, titled.speedup)
+    least, most = sorted(ratio.estimate for ratio in ratios)
+    return pairs[0].candidate.policy == pairs[1].candidate.policy and most <= SAME * least
 
 
 def _is_explained(verdict: Verdict) -> bool:
