@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp.diagnosis.causes import LABELS
@@ -90,7 +91,8 @@ TO_HOST = re.compile(r"^MemcpyD(2|to)[HM]$|^CopyDeviceToHost$|\(D2[HM]\)", re.IG
 # Of the elementwise work of a layer: from here all of it is there for the one thing; its casts are
 # from here of the two alone.
 MAINLY = 0.5
-MUCH_INPUT = 0.25  # of a traced step: from here it waits for input, whatever the noise
+# Of a traced step: from the first on noise may be a wait for input, from the second on it is one.
+SOME_INPUT, MUCH_INPUT = 0.10, 0.25
 SERVED = ["python", "checks", "preprocessing", "loop", "random", "no 16 bits"]
 SERVING = ["memory", "casts"]
 COLUMNS = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
@@ -247,14 +249,23 @@ def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) ->
     all rows are scaled alike; but where a traced step that waits for input is the shorter one, it
     had batches that were read while the trace was started, and the timed step waited for longer.
     """
-    fed = table.state == "input"
-    behind = table.seconds[fed].sum() > MUCH_INPUT * profile["step_s"]
-    waits = fed & (behind and step_s > profile["step_s"])
+    alike = table.seconds * (step_s / profile["step_s"])
     if profile["device"] == "gpu":
-        waits = table.state != "op"
+        return _waiting(table, table.state != "op", step_s, alike)
+    fed = table.state == "input"
+    behind = table.seconds[fed].sum() / profile["step_s"]
+    part = np.clip((behind - SOME_INPUT) / (MUCH_INPUT - SOME_INPUT), 0, 1)
+    if step_s <= profile["step_s"] or not part:
+        return alike
+    # By degrees: two policies, or groups of one's steps, may lie on either side of any limit.
+    return part * _waiting(table, fed, step_s, alike) + (1 - part) * alike
+
+
+def _waiting(table: pd.DataFrame, waits: pd.Series, step_s: float, alike: pd.Series) -> pd.Series:
+    """Seconds in a step where waits take up the difference; all alike where there are none."""
     busy, waiting = table.seconds[~waits].sum(), table.seconds[waits].sum()
     if not waiting:
-        return table.seconds * (step_s / profile["step_s"])
+        return alike
     if busy >= step_s:
         return table.seconds.where(~waits, 0.0) * (step_s / busy)
     return table.seconds.where(~waits, table.seconds * ((step_s - busy) / waiting))

@@ -508,6 +508,7 @@ def _not_faster(case: Case) -> tuple[pd.Series, pd.Series, pd.Series]:
     most = _longer_by_peak(case)
     ratio = (alone[1] / alone[0]).clip(upper=most)
     best = before * ratio.reindex(after.index.get_level_values("layer")).fillna(most).to_numpy()
+    best = best.mask(_by_reference(case, after, before), before)
     # What only fell short of its best is not slow: it must not be faster than before.
     slow = (after > best) & (after >= NOT_FASTER * before)
     slow &= ~after.index.isin(case.wide.index, level="layer")  # those are a cause of their own
@@ -523,7 +524,7 @@ def _longer_by_peak(case: Case) -> float:
     if not _is_no_faster(case):
         return 1.0
     slow, fast = _peaks(case)
-    return slow / fast if fast < slow < REFERENCE * fast else 1.0
+    return max(1.0, slow / fast)
 
 
 def _is_no_faster(case: Case) -> bool:

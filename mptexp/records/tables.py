@@ -62,7 +62,7 @@ def devices(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def device(record: Mapping[str, Any]) -> str:
-    """`AMD EPYC (2 cores, AVX512_BF16)` for `AMD EPYC (CPU)`; a GPU's name as it is.
+    """`AMD EPYC (2 cores with AVX512_BF16)` for `AMD EPYC (CPU)`; a GPU's name as it is.
 
     Empty where it is unknown. A virtual machine may hide instructions of its CPU, and clouds call
     several generations by one name: which of them it has decides what 16 bits buy.
@@ -73,7 +73,7 @@ def device(record: Mapping[str, Any]) -> str:
         return name if environment else ""
     usable = min(cores, environment.get("container_cpus") or cores)
     flags = environment.get("instruction_sets") or ()
-    best = next((f", {words}" for flag, words in BY_RANK.items() if flag in flags), "")
+    best = next((f" with {words}" for flag, words in BY_RANK.items() if flag in flags), "")
     return f"{name.removesuffix('(CPU)')}({usable:g} {'core' if usable == 1 else 'cores'}{best})"
 
 

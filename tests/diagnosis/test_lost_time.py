@@ -171,6 +171,33 @@ def test_what_all_matrix_work_takes_longer_is_the_devices_and_no_layers():
     assert loss("slow layer", **sides).seconds == pytest.approx(0.001 + 0.001)
 
 
+def test_a_peak_that_the_step_refutes_excuses_no_layer():
+    before = {("conv", "Conv2D"): 0.006, ("other", "Conv2D"): 0.001}
+    after = {("conv", "Conv2D"): 0.002, ("other", "Conv2D"): 0.002}
+    half = {"work": {"ceilings": {"matmul_flops_per_s": 5e13}, "layers": []}}
+    sides = {"matrix": after, "matrix_before": before, "candidate": half}
+    assert loss("slow layer", **sides).seconds == pytest.approx(0.001)
+    assert loss("slower type", **sides) is None
+
+
+@pytest.mark.parametrize("peak", [2.05e13, 1.95e13])
+def test_a_device_is_slower_by_whatever_ratio(peak):
+    before, after = {("conv", "Conv2D"): 0.001}, {("conv", "Conv2D"): 0.0049}
+    low = {"work": {"ceilings": {"matmul_flops_per_s": peak}, "layers": []}}
+    sides = {"matrix": after, "matrix_before": before, "candidate": low}
+    assert loss("slower type", **sides).seconds == pytest.approx(0.0049, rel=0.01)
+
+
+def test_reference_code_is_no_slower_device_too():
+    before = {("deep", "Filter"): 0.001, ("conv", "Conv2D"): 0.001}
+    after = {("deep", "Filter"): 0.007, ("conv", "Conv2D"): 0.002}
+    half = {"work": {"ceilings": {"matmul_flops_per_s": 5e13}, "layers": []}}
+    half["in_force"] = {"reference": ["gradients of the weights of convolutions"]}
+    sides = {"matrix": after, "matrix_before": before, "candidate": half}
+    assert loss("reference code", **sides).seconds == pytest.approx(0.006)
+    assert loss("slower type", **sides).seconds == pytest.approx(0.003)
+
+
 FLOAT32 = {("deep", "Filter"): 0.002, ("deep", "Forward"): 0.004, ("conv", "Conv2D"): 0.002}
 
 

@@ -75,7 +75,7 @@ def test_a_cpu_is_named_with_the_instructions_that_decide_what_16_bits_buy():
         own = {"cores": 2, "instruction_sets": sets}
         run = {"parameters": PARAMETERS | {"gpu_model": "Xeon (CPU)"}, "environment": own}
         names += tables.devices([run])
-    assert names == ["Xeon (2 cores, AMX)", "Xeon (2 cores, AVX512_BF16)", "Xeon (2 cores)"]
+    assert names == ["Xeon (2 cores with AMX)", "Xeon (2 cores with AVX512_BF16)", "Xeon (2 cores)"]
 
 
 def test_a_run_that_left_no_environment_is_on_the_others_device():

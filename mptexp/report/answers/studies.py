@@ -449,7 +449,7 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """What else than the policy differs between the studies of some rows and this sweep."""
     runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
     images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
-    keydana = "resize, cache, shuffle, batch; no prefetch (here: Keydana's input)"
+    keydana = "resize, cache, shuffle, batch; no prefetch (here: input as in Keydana 2020)"
     inputs = [in_words("input_mode", run.input_mode) for run in runs]
     intervals = "95 % over blocks"
     if not tables.claims.low.notna().any():

@@ -210,7 +210,7 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
         bound, some = f"from {wording.speed_parts(least)[0]}× slower to ", ""
     ends = [wording.speed_parts(end)[0] for end in (least, row)]
     alike = word == wording.direction(least) and ends[0] != ends[1]
-    same = own.speedup[own.finding == word]
+    same = own.speedup[own.finding == row.finding]
     bound *= int(word != "slower" or same.max() > SAME * same.min())
     if alike and word != "slower" and (own.finding == row.finding).all():
         bound = f"{ends[0]}× to "

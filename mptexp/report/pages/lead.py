@@ -20,7 +20,7 @@ from mptexp.report.first_screen.subject import RESIDENT, SAME, device
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import why_tables
 from mptexp.report.text import markdown, wording
-from mptexp.report.text.parameter_values import compiled_in_words
+from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
 from mptexp.spec.terminal import visible
@@ -31,7 +31,7 @@ TWO_LINES = 121  # letters of a title on a screen of 1200 pixels
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
 SOURCE = r"^(folder|idx|text):"  # of data, before its name
 # The cores of a device's name: no line breaks in it.
-CORES, UNBROKEN = re.compile(r"\((\d+) (?=cores?\))"), "(\\1\N{NO-BREAK SPACE}"
+CORES, UNBROKEN = re.compile(r"\((\d+) (?=cores?[ )])"), "(\\1\N{NO-BREAK SPACE}"
 LONGEST_QUESTION = 110  # letters
 CLAUSE = re.compile(r": |, and (?=(?:do|does|is|what|how|which|at|in|why)\b)")
 COMPILED = "compiled"  # the cause: code that a compiler made slower
@@ -145,7 +145,8 @@ def title(sweep: MeasuredSweep) -> str:
 
     One that takes more than two lines leaves a single device to the line of conditions below.
     """
-    where = f" on {device(sweep.tables)}"
+    devices = set(sweep.tables.results.gpu_model)
+    where = f" on {device(sweep.tables)}" if len(devices) == 1 else ""
     whole = _explained(sweep, where)
     return visible(whole if len(whole) <= TWO_LINES else whole.replace(where, "", 1))
 
@@ -155,7 +156,8 @@ def _explained(sweep: MeasuredSweep, where: str) -> str:
     titled = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
     about = [v for v in sweep.verdicts if any(_is_like(v, one) for one in titled)]
     causes = {v.blamed[0].cause for v in about if _is_explained(v)}
-    if len(causes) != 1 or not all(map(_is_explained, about)):
+    devices = {str(name) for name in sweep.tables.results.gpu_model}
+    if len(causes) != 1 or not all(map(_is_explained, about)) or len(devices) > 1:
         return finding
     shares, cause = [v.blamed[0].share for v in about], causes.pop()
     # What the cause says too is said once.
@@ -395,6 +397,7 @@ def conditions(tables: Tables) -> list[str]:
             _some("model", runs.model),
             _data(tables),
             _batches(runs),
+            _limited(tables),
             ", ".join(versions),
             f"n = {of}{wording.count(blocks, 'repeat')}, {wording.count(len(runs), 'run')}",
         )
@@ -410,6 +413,13 @@ def _data(tables: Tables) -> str:
     return _some("data", names) + (
         f" at {sizes.pop()} pixels" if len(sizes - {None}) == len(sizes) == 1 else ""
     )
+
+
+def _limited(tables: Tables) -> str:
+    """`limited to AVX2`: one limit of all runs, below what the device's name says it has."""
+    limits = {schema.known_parameters(r).get("cpu_isa", "default") for r in tables.records}
+    limit = limits.pop() if len(limits) == 1 else "default"
+    return f"limited to {in_words('cpu_isa', limit)}" * (limit != "default")
 
 
 def _batches(runs: pd.DataFrame) -> str:

@@ -45,7 +45,7 @@ ROWS = (
     ParameterValue(
         "input_mode",
         "keydana",
-        "Keydana's input",
+        "input as in Keydana 2020",
         "Images are decoded and resized once and kept in memory; batches are not read ahead of "
         "their step, as in S. Keydana's study of 2020.",
     ),

@@ -31,7 +31,7 @@ def test_intervals_that_do_not_overlap_are_inconsistent():
     two = Repetition("a", "b", [pair(1.0, 2.0), pair(1.0, 1.1, input_mode="keydana")])
     said = repetitions.sentence(two)
     assert said.startswith("Inconsistent in 1 of 2 comparisons, the intervals do not overlap: ")
-    assert "(Keydana's input)" in said
+    assert "(input as in Keydana 2020)" in said
 
 
 @pytest.mark.parametrize(("n", "end"), [(3, "(batch size 3)."), (5, "; 2 more.")])

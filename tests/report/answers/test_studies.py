@@ -186,7 +186,7 @@ def test_each_panel_stands_on_its_own():
     table = section(*slow, *both(input_mode="resident")).speeds
     rows = table[table.Device.str.startswith("Titan") & (table["Batch size"] == "32")]
     assert dict(zip(rows["Measured on"], rows[RATIO].str[:5], strict=True)) == {
-        "GPU, Keydana's input": "1.00×",
+        "GPU, input as in Keydana 2020": "1.00×",
         "GPU, one batch kept on the device": "2.00×",
     }
     assert set(table["Batch size"]) == {"32"}

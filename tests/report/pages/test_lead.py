@@ -191,9 +191,9 @@ def test_pairs_that_lose_to_one_cause_are_named_by_what_they_alone_share():
     said = lead.sentences(published("why-cpu"))[-1]
     # Of the batch on the device the runs without XLA lie apart, and prove nothing: "82 to 84".
     assert said.startswith(
-        "What limits it: without XLA, Keydana's input, 84 % of **mixed_float16**'s step"
+        "What limits it: without XLA, input as in Keydana 2020, 84 % of **mixed_float16**'s step"
     )
-    with_xla = "; with XLA, Keydana's input, 35 % of the step is lost to"
+    with_xla = "; with XLA, input as in Keydana 2020, 35 % of the step is lost to"
     assert with_xla in said
 
 

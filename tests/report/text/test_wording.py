@@ -47,7 +47,7 @@ def test_a_table_says_in_words_how_input_came():
     table = pd.DataFrame({"input_mode": ["keydana", "resident"], "setting": ["", "width 2"]})
     headed = wording.headed(table, ["input_mode", "setting"])
     assert headed["Input mode"].tolist() == [
-        "Keydana's input",
+        "input as in Keydana 2020",
         "one batch kept on the device",
     ]
     assert headed["Setting"].tolist() == ["", "width 2"]
@@ -88,7 +88,7 @@ def test_a_panels_title_leaves_out_what_is_at_its_default():
     rows |= {"input_mode": ["keydana", "pipeline"], "setting": ["", "normalization fused"]}
     titles = wording.panels(pd.DataFrame(rows)).tolist()
     assert titles == [
-        "x, Keydana's input",
+        "x, input as in Keydana 2020",
         "x, prefetched input, fused batch normalization",
     ]
 
@@ -144,13 +144,13 @@ def test_what_holds_of_most_points_is_said_once():
         "batch size 32",
         "batch size 64",
         "batch size 32, with XLA",
-        "batch size 32, Keydana's input",
+        "batch size 32, input as in Keydana 2020",
     ]
     assert wording.usual(points) == "without XLA, prefetched input"
     assert wording.places(points[points.batch_size == 32], short=True) == [
         "without XLA, prefetched input",
         "with XLA, prefetched input",
-        "without XLA, Keydana's input",
+        "without XLA, input as in Keydana 2020",
     ]
 
 
