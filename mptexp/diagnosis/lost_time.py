@@ -352,9 +352,13 @@ def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
 
 
 def _saved_in_16_bits(case: Case) -> pd.Series:
-    """Seconds by layer that those in more than 16 bits would save in 16, by the trace."""
+    """Seconds by layer that those in more than 16 bits would save in 16, by the trace.
+
+    None of a layer whose products would take longer than its casts save.
+    """
     took = _in_layers(case, case.wide.index)
-    return sum(took[name].candidate_s * (1 - case.wide[name]) for name in case.wide)
+    saved = sum(took[name].candidate_s * (1 - case.wide[name]) for name in case.wide)
+    return saved.clip(lower=0.0)
 
 
 def _in_layers(case: Case, layers: pd.Index) -> dict[str, pd.DataFrame]:
@@ -393,11 +397,15 @@ def _wide(case: Case) -> pd.DataFrame:
 
 
 def _matrix_in_16_bits(case: Case, dtype: str) -> float:
-    """The part of a wider type's time that matrix work takes in 16 bits, by the measured peaks."""
+    """The part of a wider type's time that matrix work takes in 16 bits, by the measured peaks.
+
+    Above 1 on a device that is slower in 16 bits.
+    """
     slow, fast = _peaks(case)
     if dtype == "float64":  # older records lack its peak: half of that of 32 bits is 64 bits' most
         slow = case.candidate["work"]["ceilings"].get("float64_flops_per_s", slow / 2)
-    return min(1.0, slow / fast)
+    valid = valid_peak(case.baseline, case.candidate)
+    return slow / fast if valid else min(1.0, slow / fast)
 
 
 def _memory_in_16_bits(case: Case, wide: Sequence[str]) -> float:
@@ -584,7 +592,8 @@ def _by_the_device(case: Case, cause: "Cause") -> Loss | None:
         return None
     table, wide = case.of("matrix"), case.wide
     longer, _, best = case.not_faster
-    saved = table.candidate_s.reindex(wide.index).fillna(0.0) * (1 - wide["matrix"])
+    parts = wide["matrix"].clip(upper=1.0)
+    saved = table.candidate_s.reindex(wide.index).fillna(0.0) * (1 - parts)
     before, after = table.sum()
     lost = after - (longer - best).sum() - saved.sum()
     return case.loss(cause, lost, after, baseline_s=before)

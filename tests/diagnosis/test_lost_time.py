@@ -198,6 +198,17 @@ def test_reference_code_is_no_slower_device_too():
     assert loss("slower type", **sides).seconds == pytest.approx(0.003)
 
 
+def test_a_layer_kept_in_float32_loses_nothing_where_16_bits_are_slower():
+    # Planted: −11 %, of products kept in float32 by a layer; 12 % was blamed, for its casts.
+    layers = [{"layer": "own", "compute_dtype": "float32"}]
+    half = {"work": {"ceilings": {"matmul_flops_per_s": 5e13}, "layers": layers}}
+    sides = {"before": {"matrix": {"own": 0.005}}, "candidate": half}
+    after = {"matrix": {"own": 0.005}, "casts": {"own": 0.001}}
+    assert loss("float32 fallback", after=after, **sides).seconds == 0
+    # All of it is the device's, and no more than all of it.
+    assert loss("slower type", after=after, **sides).seconds == pytest.approx(0.005)
+
+
 FLOAT32 = {("deep", "Filter"): 0.002, ("deep", "Forward"): 0.004, ("conv", "Conv2D"): 0.002}
 
 

@@ -152,12 +152,12 @@ def title(sweep: MeasuredSweep) -> str:
 
 
 def _explained(sweep: MeasuredSweep, where: str) -> str:
+    """The finding and its cause; the finding alone where the cause is of one of several devices."""
     finding = sweep.subject.title
     titled = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
     about = [v for v in sweep.verdicts if any(_is_like(v, one) for one in titled)]
     causes = {v.blamed[0].cause for v in about if _is_explained(v)}
-    devices = {str(name) for name in sweep.tables.results.gpu_model}
-    if len(causes) != 1 or not all(map(_is_explained, about)) or len(devices) > 1:
+    if not where or len(causes) != 1 or not all(map(_is_explained, about)):
         return finding
     shares, cause = [v.blamed[0].share for v in about], causes.pop()
     # What the cause says too is said once.
