@@ -258,3 +258,25 @@ def test_a_policy_whose_accuracy_is_shown_goes_before_a_faster_one_whose_is_not(
     rows = ending("float32", 32, 1, fine) + ending("mixed_bfloat16", 32, 1.6, fine)
     answer = choose.of(identified(tables(rows + ending("mixed_float16", 32, 2, apart))))
     assert answer.advice == "use **mixed_bfloat16**, whose accuracy is shown to be equal."
+
+
+@pytest.mark.parametrize(("blocks", "bound"), [(1, "at least 1.25× slower"), (3, "1.25× slower")])
+def test_ratios_apart_keep_their_bound_where_nothing_is_valid_too(blocks, bound):
+    rows = [
+        record(policy, block, step_s, batch_size=size)
+        for size, slow in ((32, 0.2), (64, 0.125))
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", slow))
+        for block in range(blocks)
+    ]
+    assert bound in choose.of(tables(rows)).title
+
+
+def test_ratios_that_are_one_ratio_have_no_bound():
+    rows = [
+        record(policy, block, step_s * (1 + block / 10), batch_size=size)
+        for size, slow in ((32, 0.154), (64, 0.155))
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", slow))
+        for block in range(3)
+    ]
+    title = choose.of(identified(tables(rows))).title
+    assert title.startswith("mixed_bfloat16 trains 1.54× slower than float32")
