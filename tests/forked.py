@@ -56,6 +56,11 @@ def at_start(environ):
 BEFORE = at_start(os.environ)
 
 
+def of_kind(kind):
+    """The variable by which Keras is that of a kind, in a process that starts anew as in a fork."""
+    return {"KERAS_BACKEND": kind} if "keras" in KINDS.get(kind, ()) else {}
+
+
 def python(program, *words, cwd=None, **environ):
     """Runs a program as `python -c` does, where the backend is imported that its first run names.
 
@@ -73,11 +78,9 @@ def python(program, *words, cwd=None, **environ):
 def run(kind, words, cwd, environ, timeout=600):
     """Runs Python with words in a folder and an environment; see `python`."""
     if kind not in KINDS or at_start(environ) != BEFORE:
-        # Keras, too, is the one that a forked process finds imported.
-        anew = environ | ({"KERAS_BACKEND": kind} if "keras" in KINDS.get(kind, ()) else {})
         return subprocess.run(
             [sys.executable, *words],
-            cwd=cwd, env=anew, capture_output=True, text=True, timeout=timeout,
+            cwd=cwd, env=environ | of_kind(kind), capture_output=True, text=True, timeout=timeout,
         )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=os.environ["MPTEXP_TESTS"]) as folder:
         paths = [Path(folder) / name for name in ("stdout", "stderr")]
@@ -123,7 +126,7 @@ def _start(kind, path):
         listener.bind(str(path))
         listener.listen(64)
         os.set_inheritable(listener.fileno(), True)
-        environ = os.environ | ({"KERAS_BACKEND": kind} if "keras" in KINDS[kind] else {})
+        environ = os.environ | of_kind(kind)
         command = [sys.executable, __file__, kind, str(listener.fileno())]
         os.posix_spawn(sys.executable, command, environ, setsid=True)
     made = _greeted(path)

@@ -517,7 +517,7 @@ def across(
     Args:
         left: records of one side by block.
         right: of the other.
-        axes: the parameters that the comparison is about, see `identity.FOLLOWS`.
+        axes: the parameters that the comparison is about, see `comparability.FOLLOWS`.
     """
     axes, found = tuple(axes), dict[str, comparability.Difference]()
     for block in left.keys() & right.keys():

@@ -205,13 +205,13 @@ def open_archive(archive: Path, folder: Path) -> tuple[list[Path], list[str]]:
 
 def _checked(file: Path) -> str:
     """What the instruments there failed; empty where they failed nothing."""
-    from mptexp.report.answers import instrument_answers as answers
+    from mptexp.report.answers import instrument_answers
 
     try:
         checks = TypeAdapter(list[instruments.Check]).validate_json(text_of(file))
     except (OSError, ValueError) as error:
         return f"{file}: holds no checks of instruments: {str(error).splitlines()[0]}"
-    return answers.sentence(checks) if instruments.failed(checks) else ""
+    return instrument_answers.sentence(checks) if instruments.failed(checks) else ""
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from mptexp.diagnosis import ablations, lost_time
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.lost_time import Case, Loss
 
+BY_PEAK = "(measured peak)"  # in sentences that rest on it, where the ratio of the peaks may stand
 LEAST_CERTAIN = 0.05  # that a cause which is named takes for certain, with a confidence of 95 %
 
 
@@ -433,7 +434,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="no faster type",
         label="a device that is no faster in 16 bits",
-        sentence="is matrix work, in which this device is no faster in 16 bits (measured peak)",
+        sentence=f"is matrix work, in which this device is no faster in 16 bits {BY_PEAK}",
         remedies=(Remedy("another device; 16 bits still save memory, for a larger batch"),),
         colour="#0087c8",
         loss=lost_time.no_faster_type,
@@ -444,7 +445,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="slower type",
         label="a device that is slower in 16 bits",
-        sentence="is matrix work, which is slower in 16 bits on this device (measured peak)",
+        sentence=f"is matrix work, which is slower in 16 bits on this device {BY_PEAK}",
         remedies=(Remedy("another device: one whose measured peak in 16 bits is higher"),),
         colour="#0087c8",
         loss=lost_time.slower_type,

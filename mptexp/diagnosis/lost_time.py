@@ -590,11 +590,10 @@ def _by_the_device(case: Case, cause: "Cause") -> Loss | None:
     """All matrix work, but for what layers take longer than the peaks explain, and wider types."""
     if not _is_no_faster(case):
         return None
-    table, wide = case.of("matrix"), case.wide
     longer, _, best = case.not_faster
-    parts = wide["matrix"].clip(upper=1.0)
-    saved = table.candidate_s.reindex(wide.index).fillna(0.0) * (1 - parts)
-    before, after = table.sum()
+    wide = _in_layers(case, case.wide.index)["matrix"].candidate_s
+    saved = wide * (1 - case.wide["matrix"].clip(upper=1.0))
+    before, after = case.of("matrix").sum()
     lost = after - (longer - best).sum() - saved.sum()
     return case.loss(cause, lost, after, baseline_s=before)
 

@@ -19,7 +19,7 @@ class Arithmetic:
     """A type in which matrix products are computed, and the devices with instructions for it.
 
     Args:
-        name: of the type, as in `formats.FORMATS`.
+        name: of the type, as in `number_formats.FORMATS`.
         mantissa_bits: explicit ones, by which the numeric probe knows it.
         cpu_flags: flags of /proc/cpuinfo (x86, then Arm) any one of which means that the CPU
             computes in this type; each with the lowest limit (a key of `devices.CPU_ISAS`) under

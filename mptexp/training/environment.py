@@ -109,8 +109,8 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
     Keys: device (its name), kind (cpu or gpu), capability ([major, minor] or None), cuda, cudnn,
     driver, device_memory_bytes (of a GPU), native (16-bit types that it computes in), cpu,
     cpu_version, instruction_sets, onednn (on a CPU, see Backend.uses_onednn), cores, nice, threads
-    (see Backend.threads), memory_bytes, and what machine.state gives, os, python, packages, commit,
-    clean (None outside a git checkout), variables.
+    (see Backend.threads), memory_bytes, and what machine_state.state gives, os, python, packages,
+    commit, clean (None outside a git checkout), variables.
     """
     used = device(name)
     return {

@@ -1,6 +1,7 @@
 import keras
 import pytest
 
+from mptexp.records.tables import BY_RANK
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.policies import ARITHMETICS
 from mptexp.training import capability, costs, onednn
@@ -91,3 +92,7 @@ def test_what_a_limit_leaves_is_native_or_not(monkeypatch):
     assert native["bfloat16"] == rich | {"avx512_core_bf16"}
     limits = {least for row in ARITHMETICS.values() for least in row.cpu_flags.values() if least}
     assert limits <= set(CPU_ISAS) == set(onednn.NAMES.values())
+
+
+def test_a_cpu_is_named_by_instructions_that_records_hold():
+    assert BY_RANK.keys() <= {*capability.INSTRUCTION_SETS}

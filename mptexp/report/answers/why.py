@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mptexp.analysis import validity
+from mptexp.diagnosis.causes import BY_PEAK
 from mptexp.diagnosis.lost_time import LEAST_SHARE, Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
@@ -133,9 +134,8 @@ def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
         if one.speedup
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""
-    # A cause that rests on the measured peaks says them.
     ratio = f"(measured peak {wording.factor(verdict.peak_ratio)}× the baseline's)"
-    said = loss.cause.sentence.replace("(measured peak)", ratio)
+    said = loss.cause.sentence.replace(BY_PEAK, ratio)
     return f"{percent(loss.share)}{of} ({took} ms) {said}{where}{proven}"
 
 

@@ -204,14 +204,14 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     least = own.loc[own.speedup.idxmin()]
     furthest = word == "faster" or (word == "slower" and row.speedup == least.speedup)
     bound = "up to " if furthest else "at least " * (word == "slower")
-    bound *= int((own.finding == word).sum() != 1)
+    said = own.speedup[own.finding == row.finding]
+    several = word != "slower" or said.max() > SAME * said.min()
+    bound *= int(several and (own.finding == word).sum() != 1)
     both = least.finding in ("slower", row.finding)  # what is inconclusive is no end of a span
     if word == "faster" and wording.direction(least) == "slower" and both:
         bound, some = f"from {wording.speed_parts(least)[0]}× slower to ", ""
     ends = [wording.speed_parts(end)[0] for end in (least, row)]
     alike = word == wording.direction(least) and ends[0] != ends[1]
-    same = own.speedup[own.finding == row.finding]
-    bound *= int(word != "slower" or same.max() > SAME * same.min())
     if alike and word != "slower" and (own.finding == row.finding).all():
         bound = f"{ends[0]}× to "
     bound = bound if len(own) > 1 else ""

@@ -130,3 +130,10 @@ def test_a_breakdown_by_a_reader_that_failed_its_test_says_so():
     found = replace(found, candidate=wrong, baseline=wrong)
     assert why.ARITHMETIC.noted(found, False) == "**Arithmetic not valid: arithmetic not proven.**"
     assert why.sentence(found) == why.sentence(verdict(loss("input", 0.61)))
+
+
+def test_a_cause_that_rests_on_the_measured_peaks_says_their_ratio():
+    found = published("why-imagenette-64px-no-amx-cpu").verdicts
+    said = [why.sentence(verdict, found) for verdict in found if verdict.speedup.high < 1]
+    assert len(said) == 3
+    assert all("in 16 bits on this device (measured peak 0.50× the baseline's)" in s for s in said)
