@@ -13,11 +13,14 @@ from mptexp.analysis.comparability import NOT_RECORDED, Difference
 from mptexp.analysis.contrast import FEWEST
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
+from mptexp.records import schema
 from mptexp.records.schema import is_of_timer
 from mptexp.records.step_times import LEAST_WINDOWS
 from mptexp.report.answers import next_commands
 from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
+from mptexp.spec import order
+from mptexp.spec.run import Run
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 Counted = tuple[Flag, int, int]  # a flag, how many runs have it, of how many
@@ -129,10 +132,21 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
         )
         steps.append(f"run {again}, which measures {cost}")
     elif any(flag.curable for flag in flags):
-        count, minutes = _cost(runs[runs["flags"].map(validity.curable)])
+        count, minutes = _cost(_repaired(tables))
         repair = next_commands.command(tables, "run", options="--repair")
         steps.append(f"run {repair}, which measures {count} again, {minutes}")
     return f"for a claim, {'; then '.join(steps)}." if steps else ""
+
+
+def _repaired(tables: Tables) -> pd.DataFrame:
+    """The runs that --repair measures again: those that are compared with one another in a block.
+
+    Of one run that is flagged, all of its comparison, so that they are close together in time.
+    """
+    runs, records = tables.ok, tables.records_by_id
+    asked = [Run.model_construct(**schema.known_parameters(records[i])) for i in runs.run_id]
+    compared = pd.Series(list(map(order.comparison, asked)), runs.index, dtype=object)
+    return runs[compared.isin(compared[runs["flags"].map(validity.curable)])]
 
 
 def _spoiling(runs: pd.DataFrame) -> pd.Series:

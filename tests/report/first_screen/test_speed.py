@@ -12,6 +12,7 @@ from builders import (
 )
 
 from mptexp.analysis.sweep_tables import Options
+from mptexp.report.answers import caveats
 from mptexp.report.first_screen import choose
 
 
@@ -114,6 +115,18 @@ def test_what_is_not_valid_is_not_the_title():
         "this report's folder, which measures 6 runs again, about 1 min."
     )
     assert np.isnan(answer.bars[0].low)
+
+
+def test_what_a_repair_costs_is_all_that_it_measures():
+    # The lie: "4 runs again, about 1 min", of which the command then says 9, about 6 min.
+    rows = [
+        record(policy, block, 0.1, batch_size=size)
+        for size in (32, 64)
+        for policy in ("float32", "bfloat16")
+        for block in range(3)
+    ]
+    rows[1] |= {"marks": ["measured while other programs used the processor"]}
+    assert "which measures 2 runs again" in caveats.remedies(tables(rows), "time")
 
 
 def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
