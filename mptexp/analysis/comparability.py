@@ -61,8 +61,8 @@ def of(record: Record) -> dict[str, Any] | None:
     known = record.get("identity")
     if not (isinstance(known, dict) and known):
         return None
-    has = (record.get("environment") or {}).get("instruction_sets") or ()
-    return {"instruction_sets": " ".join(has)} | known
+    has = (record.get("environment") or {}).get("instruction_sets")
+    return known if has is None else {"instruction_sets": " ".join(has)} | known
 
 
 def differences(
