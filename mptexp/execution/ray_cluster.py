@@ -11,8 +11,10 @@ import socket
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from mptexp.execution import jupyter_kernel
 from mptexp.execution.local_executor import Execution
 from mptexp.spec.devices import cpu_name, holds_words, same_model
 from mptexp.spec.errors import ParamsError
@@ -26,6 +28,8 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_
 # Ray's switch for systems whose firewall asks about each open port: all of it listens on 127.0.0.1.
 # And runs on a Ray of our own have the priority that they have without it.
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+# Each of Ray's processes imports jsonschema, and so what hides here: five of its six seconds.
+HIDING = str(Path(__file__).with_name("unused"))
 # Otherwise Ray tries for a quarter of an hour to reach what listens but is no cluster.
 JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}
 _CPUS: dict[str, str] = {}  # node -> name of its CPU, as far as nodes were asked
@@ -132,8 +136,11 @@ def _join(address: str) -> None:
         _answers(address)
     # Only this process may use a Ray of its own; Ray would leave a token in the home directory.
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
-    os.environ.update(QUIET | (OWN | token if address == "local" else JOINED))
+    path = os.pathsep.join(filter(None, (HIDING, os.environ.get("PYTHONPATH"))))
+    own = OWN | token | {"PYTHONPATH": path}
+    os.environ.update(QUIET | (own if address == "local" else JOINED))
     logging.getLogger("ray").setLevel(logging.CRITICAL)
+    jupyter_kernel.spare()
     import ray
 
     before = signal.getsignal(signal.SIGTERM)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support import PATIENCE_S, PROJECT, Gate, mptexp, processes_of, records, started, until
 
-from mptexp.execution import plan, ray_executor
+from mptexp.execution import plan, ray_cluster, ray_executor
 from mptexp.execution.plan import Planned
 from mptexp.execution.ray_cluster import Place
 from mptexp.records.sweep_dir import SweepDir
@@ -36,6 +36,7 @@ class Nodes:
         self.folder = folder  # where its nodes keep their temporary files
         self.gate = Gate(folder / "gate")
         own = {"TMPDIR": str(folder), "MPTEXP_TEST_GATE": str(self.gate.folder)}
+        own["PYTHONPATH"] = ray_cluster.HIDING
         self.child = subprocess.Popen(
             [sys.executable, str(PROJECT / "tests/ray_cluster.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
