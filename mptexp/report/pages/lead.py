@@ -207,8 +207,8 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     """
     named = [verdict for verdict in verdicts if verdict.blamed and verdict.is_valid]
     if not named:
-        clause = _proven(verdicts) or _nothing(verdicts)
-        return f"{LIMITS}: {clause}." if clause else ""
+        clause = _nothing(verdicts)
+        return _proven(verdicts) or (f"{LIMITS}: {clause}." if clause else "")
     trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
     sizes = trained.batch_size.nunique() > 1
     rows = [
@@ -266,7 +266,10 @@ def _nothing(verdicts: Sequence[Verdict]) -> str:
 
 
 def _proven(verdicts: Sequence[Verdict]) -> str:
-    """The largest gain that an ablation proves, which needs no trace; empty where none does."""
+    """Which ablation proves the largest gain, which needs no trace; empty where none proves one.
+
+    Not as what limits the step: that a change helps does not say of which cause.
+    """
     proven = [
         (gain.low, verdict, effect)
         for verdict in verdicts
@@ -279,9 +282,9 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
     _, verdict, effect = max(proven, key=lambda one: one[0])
     place = why.settings(verdict, verdicts).strip(" ()")
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
-    gains = [f"**{policy}** {why_tables.gain(over)}" for policy, over in effect.gains.items()]
+    gains = [f"**{policy}** is {why_tables.gain(over)}" for policy, over in effect.gains.items()]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
-    return f"{where}trying {name} made {wording.listed(gains)}"
+    return f"Of the changes tried, {name} helps most: {where}{wording.listed(gains)}."
 
 
 def _step(policies: Collection[str]) -> str:

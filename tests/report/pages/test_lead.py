@@ -248,8 +248,9 @@ def test_what_an_ablation_proves_needs_no_trace():
     sweep = published("sign-language-100px-cpu")
     assert not any(verdict.blamed and verdict.is_valid for verdict in sweep.verdicts)
     assert lead.sentences(sweep)[-1] == (
-        r"What limits it: with model banerjee\_resnet50, trying no normalization made **float32** "
-        "1.30× faster [1.21, 1.41] and **mixed_bfloat16** 1.63× faster [1.54, 1.72]."
+        r"Of the changes tried, no normalization helps most: with model banerjee\_resnet50, "
+        "**float32** is 1.30× faster [1.21, 1.41] and **mixed_bfloat16** is 1.63× faster "
+        "[1.54, 1.72]."
     )
 
 
