@@ -183,7 +183,7 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
     faults = []
     for place in places:
         for number, part in enumerate(place.parts):
-            for path in sorted(part.runs.glob("*/record.json")):
+            for path in store.record_files(part.runs):
                 try:
                     record = store.read_record(path)
                 except RecordError as error:

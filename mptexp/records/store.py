@@ -219,9 +219,34 @@ def superseded_records(directory: SweepDir, without: Sequence[str] = ()) -> list
     return [] if directory.superseded.is_symlink() else _read_all(directory.superseded, without)[0]
 
 
+def record_files(folder: Path) -> list[Path]:
+    """The record's file of each run in a folder of runs, in order of their ids.
+
+    What may not be listed stands in the place of what it holds, so that whoever reads it says so:
+    a glob takes it for empty.
+    """
+    try:
+        runs = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError:
+        return [folder]
+    return [path for run in runs if _may_be_there(path := run / "record.json")]
+
+
+def _may_be_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # such as a folder that may not be searched
+        return True
+    return True
+
+
 def _read_all(folder: Path, without: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     records, damaged = [], []
-    for path in sorted(folder.glob("*/record.json")):
+    for path in record_files(folder):
         try:
             record = read_record(path)
         except RecordError as error:

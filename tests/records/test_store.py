@@ -2,13 +2,14 @@ import copy
 import csv
 import json
 import os
+import subprocess
 from contextlib import suppress
 
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import PROJECT
+from support import PROJECT, heeding_permissions
 
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
@@ -238,3 +239,30 @@ def test_a_record_may_name_any_of_its_parameters_or_not(tmp_path, sweep):
         store.write_record(path, record)
         with suppress(RecordError):  # a damaged record, named
             assert name in store.read_record(path)["parameters"]
+
+
+READ = """
+import sys
+from pathlib import Path
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
+records, damaged = store.read_records(SweepDir(Path(sys.argv[1])))
+print(len(records), *damaged, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(("hidden", "left"), [("runs/abc123abc123", 1), ("runs", 0)])
+def test_a_folder_that_may_not_be_read_is_not_taken_for_empty(tmp_path, hidden, left):
+    for run_id in ("abc123abc123", "def456def456"):
+        path = tmp_path / "runs" / run_id / "record.json"
+        store.write_record(path, RECORD | {"run_id": run_id})
+    (tmp_path / hidden).chmod(0)
+    try:
+        command = heeding_permissions("-c", READ, tmp_path)
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    finally:
+        (tmp_path / hidden).chmod(0o755)
+    count, fault = done.stdout.splitlines()
+    assert int(count) == left
+    assert fault.startswith(f"{tmp_path / hidden}")
+    assert fault.endswith("not a readable record: Permission denied")
