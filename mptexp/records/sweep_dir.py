@@ -159,6 +159,10 @@ class SweepDir:
             return Counter()
         return Counter(line for line in lines if re.fullmatch(f"{RUN_ID}( {DIGEST})?", line))
 
+    def first_measured(self) -> str:
+        """The line of the first result that was measured here; empty where none is known."""
+        return next(iter(self._results()), "")
+
     def discarded_runs(self) -> int:
         """How many results were measured here and are here no longer.
 

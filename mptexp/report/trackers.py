@@ -172,6 +172,8 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
     """An experiment of the sweep's name: a run that holds the report, and within it the others."""
     # Its usage reports go to its makers: nobody has asked for that by exporting a sweep.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # A server that is not there is asked for minutes, by its own default, before anything is said.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     with _refused(store):
         import mlflow
 
@@ -192,6 +194,8 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
             client.log_text(parent.info.run_id, text, directory.params.name)
         client.set_terminated(parent.info.run_id)
         changed = [run for run in runs if _digest(there.get(run.run_id)) != _told(run)["digest"]]
+        replaced = [run.run_id for run in changed if run.run_id in there]
+        _refuse_unknown(which, replaced, f"experiment {directory.name}")
         for run in changed:
             _log(client, experiment, run, parent.info.run_id)
             if run.run_id in there:
@@ -200,8 +204,11 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
 
 
 def _which(directory: SweepDir) -> str:
-    """What tells a sweep from another of its name, wherever it lies; empty of a foreign record."""
-    return str(directory.order_seed or "")
+    """What tells a sweep from another of its name, wherever it lies; empty where nothing does.
+
+    Of plain loops' own runs no sweep drew an order: it is the first of what was measured there.
+    """
+    return str(directory.order_seed or directory.first_measured())
 
 
 def _refuse_other(which: str, there: str | None, place: str) -> None:
@@ -215,6 +222,15 @@ def _refuse_other(which: str, there: str | None, place: str) -> None:
         raise ParamsError(
             f"{place} holds another sweep with the same runs; rename the directory, or give "
             "another --store"
+        )
+
+
+def _refuse_unknown(which: str, replaced: Sequence[str], place: str) -> None:
+    """Refuses to replace runs by those of a sweep that nothing tells from others of its name."""
+    if replaced and not which:
+        raise ParamsError(
+            f"{place} holds run {replaced[0]} with another record, and nothing says that it is of "
+            "this sweep; rename the directory, or give another --store"
         )
 
 
@@ -295,18 +311,20 @@ def _to_tensorboard(
     before = {run.run_id: [*folder.glob(f"*-{run.run_id}")] for run in runs}
     for old in (place for places in before.values() for place in places):
         _refuse_other(which, _sweep_of(old), str(old))
+    files = {run.run_id: _events_file(folder, run) for run in runs}
+    others = [i for i, file in files.items() if any(_others(old, file) for old in before[i])]
+    _refuse_unknown(which, others, str(folder))
     written = []
     for run in runs:
-        place = folder / f"{NO_NAME.sub('_', run.name)[:100]}-{run.run_id}"
-        file = place / f"events.out.tfevents.{run.ended_s:.0f}.{run.digest[:12]}"
+        file = files[run.run_id]
         for old in before[run.run_id]:
             _remove_events(old, but=file)
         if file.is_file():
             continue
-        place.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         _write_events(run, file)
         if which:
-            (place / SWEEP).write_text(which)
+            (file.parent / SWEEP).write_text(which)
         written.append(run.run_id)
     return str(folder), written
 
@@ -316,6 +334,16 @@ def _sweep_of(place: Path) -> str | None:
         return (place / SWEEP).read_text()
     except OSError:
         return None
+
+
+def _events_file(folder: Path, run: Exported) -> Path:
+    place = folder / f"{NO_NAME.sub('_', run.name)[:100]}-{run.run_id}"
+    return place / f"events.out.tfevents.{run.ended_s:.0f}.{run.digest[:12]}"
+
+
+def _others(place: Path, but: Path) -> list[Path]:
+    """The event files in a run's folder of another record of the run."""
+    return [old for old in place.glob("events.out.tfevents.*") if old.name != but.name]
 
 
 def _remove_events(place: Path, but: Path) -> None:

@@ -109,7 +109,8 @@ def native(value: Any) -> Any:
 def published(text: str) -> str:
     """A params file's text for strangers: of a dataset's path the last part, as in its records.
 
-    Of a notebook's path as well, where it is absolute.
+    Of a notebook's path as well, where it is absolute, and of any absolute path in comments and
+    texts, or in a file that is not YAML.
     """
     given = content(text)
     named = {dataset: places.published(dataset) for dataset in _datasets(given)}
@@ -118,7 +119,8 @@ def published(text: str) -> str:
         named[notebook] = places.published_notebook(notebook)
     for path in sorted(named, key=len, reverse=True):
         text = text.replace(path, named[path])
-    wanted = places.everywhere(given, lambda value: named.get(value, value))
+    text = places.shortened(text)
+    wanted = places.everywhere(given, lambda value: places.shortened(named.get(value, value)))
     # A path that YAML has otherwise than as it is, such as with an escape, is in none of the text.
     return text if content(text) == wanted else dump(wanted)
 

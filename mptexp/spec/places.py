@@ -6,6 +6,7 @@ the digest of their content, which stands in the record beside it.
 """
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -53,6 +54,18 @@ def published_notebook(notebook: str) -> str:
     Which notebook was meant is told by the digest of its content.
     """
     return os.path.basename(notebook) if os.path.isabs(notebook) else notebook
+
+
+# An absolute path of several parts in free text, on any system; not what follows a URL's host.
+ABSOLUTE = re.compile(
+    r"""(?<![\w./~])(?:~[\w.-]*)?(?:/[^\s/'"`<>,;:()\[\]{}|#]+)+/([^\s/'"`<>,;:()\[\]{}|#]+)/?"""
+    r"""|(?<!\w)[A-Za-z]:(?:\\[^\s\\'"`<>,;:()\[\]{}|#]+)+\\([^\s\\'"`<>,;:()\[\]{}|#]+)"""
+)
+
+
+def shortened(text: str) -> str:
+    """A text in which of each absolute path the last part is left."""
+    return ABSOLUTE.sub(lambda found: found[1] or found[2], text)
 
 
 def everywhere(

@@ -25,6 +25,7 @@ from mptexp.spec.errors import ParamsError
 def sweep(tmp_path_factory):
     """A sweep of which one run failed and another is not valid."""
     made = written_sweep(tmp_path_factory.mktemp("user") / "mine", "GPU", 1.0, runs=2)
+    made.mark()
     first, second, *_ = sorted(made.runs.glob("*/record.json"))
     record = json.loads(first.read_text())
     record |= {"status": "killed", "error": "took too much " * 1000, "timing": {}, "history": []}
@@ -118,7 +119,7 @@ def test_mlflow_has_each_run_with_parameters_metrics_and_artifacts(client, runs,
     assert "params.yaml" in {file.path for file in files}
     # The leak: the params file with home and user name, which a site has without.
     got = client.download_artifacts(there["sweep"].info.run_id, "params.yaml", str(tmp_path))
-    assert Path(got).read_text().endswith("# at ~/clients\n")
+    assert Path(got).read_text().endswith("# at clients\n")
 
 
 def test_mlflow_says_how_a_run_ended_and_what_is_not_valid(client, runs):
@@ -226,7 +227,7 @@ def test_tensorboard_has_one_file_per_run_without_the_hosts_name(sweep, tmp_path
     measured_again(sweep, run_id, 55.0)
     assert trackers.export(*words).written == [run_id]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 4
+    assert len(files) == 8  # of each run its events, and of which sweep they are
     assert not [path for path in files if socket.gethostname() in path.name]
 
 
@@ -260,6 +261,24 @@ def test_another_sweep_of_the_same_name_is_not_written_over(tmp_path, tracker):
     with pytest.raises(ParamsError, match="holds another sweep with the same runs"):
         trackers.export(days[1], tracker, store)
     assert trackers.export(days[0], tracker, store).present == 6
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_nor_are_runs_of_plain_loops_of_another_sweep_of_the_name(tmp_path, tracker, is_known):
+    # Of two projects' folders `mine` the second deleted the runs of the first.
+    pytest.importorskip(tracker, reason=f"{tracker} is not installed")
+    days = [written_sweep(tmp_path / d / "mine", "GPU", s, runs=1) for d, s in (("a", 1), ("b", 2))]
+    for made in days if is_known else ():
+        run_id = min(path.name for path in made.runs.iterdir())
+        digits = made.superseded_as(run_id, made.record(run_id).read_bytes()).name[-8:]
+        made.measured.write_text(f"{run_id} {digits}\n")
+    store = str(tmp_path / "logs") if tracker == "tensorboard" else f"sqlite:///{tmp_path}/m.db"
+    assert len(trackers.export(days[0], tracker, store).written) == 2
+    said = "holds another sweep" if is_known else "nothing says that it is of this sweep"
+    with pytest.raises(ParamsError, match=said):
+        trackers.export(days[1], tracker, store)
+    assert trackers.export(days[0], tracker, store).present == 2
 
 
 # --- what both share ------------------------------------------------------------------------------

@@ -76,3 +76,22 @@ def test_what_a_cell_gives_is_native():
     assert documents.native(given) == {"a": 0.5, "b": ["x", [1, 2]], "c": [[[True]], None, "é"]}
     strange = object()
     assert documents.native(strange) is strange
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (
+            "  # dataset: folder:/mnt/clinic/alice/patients_2024",
+            "  # dataset: folder:patients_2024",
+        ),
+        ("a: 1  # as in /srv/users/alice/train.py, ~/acme/x", "a: 1  # as in train.py, x"),
+        ("# D:\\people\\alice\\x and ~alice/y/z", "# x and z"),
+        ("title: what /home/alice/old/net gave", "title: what net gave"),
+        ("a: [\n  dataset: folder:/mnt/clinic/alice/x", "a: [\n  dataset: folder:x"),  # no YAML
+        ("# https://example.com/a/b, images/s, 1/2/3, /tmp", None),
+        ("base: {dataset: 'folder:/one'}  # 50 %", "base: {dataset: 'folder:one'}  # 50 %"),
+    ],
+)
+def test_no_path_of_several_parts_is_published(text, left):
+    assert documents.published(text) == (text if left is None else left)
