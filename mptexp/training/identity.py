@@ -100,8 +100,11 @@ def model_source(model: str) -> str:
 
 def edited(model: str) -> str:
     """The name of a user's file that differs from what was imported of it; empty if none does."""
-    known = [path for path, spec in _users_files(model) if _read.get(path, (None,))[0] is spec]
-    return next((path.name for path in known if path.read_bytes() != _read[path][1]), "")
+    read = [(path, *_read[path], spec) for path, spec in _users_files(model) if path in _read]
+    changed = [
+        p.name for p, was, content, spec in read if was is spec and p.read_bytes() != content
+    ]
+    return changed[0] if changed else ""
 
 
 # Of each of the user's files the spec of its module, another one once it is imported anew, and what

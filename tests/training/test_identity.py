@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import ModuleType
 
 import pytest
 from forked import python
@@ -213,3 +214,15 @@ def test_a_second_run_in_a_kernel_says_nothing_of_the_first_ones(tmp_path):
     assert refused.endswith("restart the kernel")
     assert first > 2**27
     assert second is None or second > first
+
+
+def test_a_script_beside_the_model_from_which_it_is_run_is_no_error(tmp_path, monkeypatch):
+    # It has no spec, and was taken for read: a KeyError from the first script of one's own.
+    script = ModuleType("script")
+    script.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text("x = 1\n")
+    monkeypatch.setitem(sys.modules, "script", script)
+    assert identity.edited("mine:build") == ""
+    identity.model_source("mine:build")
+    (tmp_path / "script.py").write_text("x = 2\n")
+    assert identity.edited("mine:build") == "script.py"
