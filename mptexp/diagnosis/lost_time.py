@@ -128,6 +128,11 @@ class Case:
         return _wide(self)
 
     @cached_property
+    def slower_memory(self) -> pd.DataFrame:
+        """Layers whose memory-bound work takes longer than before, see `_slower_memory`."""
+        return _slower_memory(self)
+
+    @cached_property
     def not_faster(self) -> tuple[pd.Series, pd.Series, pd.Series]:
         """Operations that are not faster than the baseline's, see `_not_faster`."""
         return _not_faster(self)
@@ -215,6 +220,8 @@ def casts(case: Case, cause: "Cause") -> Loss:
 
 
 def _of_rows(case: Case, cause: "Cause", table: pd.DataFrame) -> Loss:
+    if table.empty:  # of most causes, for which pandas would take most of the time
+        return case.loss(cause, 0.0, 0.0)
     before, after = table.sum()
     known = {"layers": _layers(table.candidate_s), "effects": case.effects_of(cause)}
     return case.loss(cause, after, after, baseline_s=before, **known)
@@ -222,9 +229,10 @@ def _of_rows(case: Case, cause: "Cause", table: pd.DataFrame) -> Loss:
 
 def _layers(lost: pd.Series) -> tuple[str, ...]:
     """The few layers in which nearly all of a loss lies; none where it is spread, or has none."""
-    ordered = lost.clip(lower=0).sort_values(ascending=False)
-    enough = (ordered.cumsum() < NEARLY_ALL * ordered.sum()).sum() + 1
-    named = tuple(ordered.index[:enough])
+    order = np.argsort(-lost.to_numpy(), kind="stable")
+    sums = lost.to_numpy()[order].clip(min=0).cumsum()
+    enough = int((sums < NEARLY_ALL * sums[-1]).sum()) + 1 if len(sums) else 1
+    named = tuple(lost.index[order[:enough]])
     return () if "" in named or enough > MOST_LAYERS else named
 
 
@@ -274,7 +282,7 @@ def beyond_half(case: Case, cause: "Cause") -> Loss:
     Without layers in which it is slower than the baseline's, which bytes do not explain, or whose
     type is the cause.
     """
-    apart = [*_slower_memory(case).index, *case.wide.index]
+    apart = [*case.slower_memory.index, *case.wide.index]
     table = case.of(cause.name).drop(apart, errors="ignore")
     lost = table.candidate_s - table.baseline_s / 2
     before, after = table.sum()
@@ -293,7 +301,7 @@ def slower_memory(case: Case, cause: "Cause") -> Loss | None:
 
     Such as the error function of GELU, which a CPU computes in bfloat16 one number at a time.
     """
-    slow = _slower_memory(case)
+    slow = case.slower_memory
     if slow.empty:
         return None
     lost = (slow.candidate_s - slow.baseline_s / 2).sort_values(ascending=False)
