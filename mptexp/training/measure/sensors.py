@@ -226,9 +226,9 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     """Means, shares and causes over the timed windows; None for what no sample holds.
 
     Only samples within a span count, and of counters only differences between neighbours within
-    one span: validation and warm-up are left out. Where the spans are too short to hold two
-    samples (epochs shorter than the sampling interval), everything from the first span to the last
-    counts, validation included.
+    one span: validation and warm-up are left out. Where the spans are too short for that (epochs
+    shorter than the sampling interval), and what counts would be less than half of what was timed,
+    everything from the first span to the last counts, validation included.
 
     Args:
         samples: in order of time.
@@ -248,7 +248,7 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         (whether processors or priority of the process were changed in that time).
     """
     timed, gaps = _within(samples, joined(spans))
-    if not gaps and spans:
+    if spans and sum(b["time"] - a["time"] for a, b in gaps) < sum(b - a for a, b in spans) / 2:
         timed, gaps = _within(samples, [(spans[0][0], spans[-1][1])])
     capacity = sum((b["time"] - a["time"]) * b["processors"] for a, b in gaps)
     own, busy = _grown(gaps, "own_cpu_s"), _grown(gaps, "busy_cpu_s")

@@ -84,6 +84,14 @@ def test_epochs_shorter_than_the_interval_are_not_left_unread():
     assert interference.marks(found) == ["measured while other programs used the processor"]
 
 
+def test_one_gap_within_a_window_does_not_stand_for_all_that_was_timed():
+    # A run was refused as edited: its one gap was quiet, and its samples showed 0.32 of others.
+    spans = [(0.0, 0.3), *((0.315 + 0.255 * k, 0.555 + 0.255 * k) for k in range(22))]
+    samples = [sample(0.01 + 0.25 * k, 0.25 * k, 0.25 * k + 0.2 * max(0, k - 1)) for k in range(24)]
+    found = sensors.summary(samples, spans, "cpu")
+    assert found["other_load_frac"] > 0.3
+
+
 STOPPED = """
 import json, sys, time
 from mptexp.records import interference
