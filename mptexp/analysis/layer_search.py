@@ -43,7 +43,7 @@ class Needed:
 
     Attributes:
         policy: what the other layers compute in.
-        layers: those that must stay in float32: without any one of them it fails. Empty: none.
+        layers: those that suffice in float32: without any one of them it fails. Empty: none.
         of: how many layers the model has.
         float32_loss: the last epoch's training loss in float32, the mean over blocks.
         trials: what was tried, in this order.
@@ -56,22 +56,37 @@ class Needed:
     trials: tuple[Trial, ...]
 
 
-def fewest(names: Sequence[str], keeps_up: Callable[[Sequence[str]], bool]) -> list[str]:
-    """The layers that must stay in float32, none of which can be left out.
+def irreducible(
+    names: Sequence[str], keeps_up: Callable[[Sequence[str]], bool]
+) -> list[str] | None:
+    """Layers that suffice in float32, of which none can be left out; None where none do.
 
-    All of them are taken to suffice. That a layer more in float32 does no harm is taken for
-    granted too. The search is QuickXplain: it halves what is left, and of n layers that hold k
-    it tries some 2 k log2(n / k) choices. Source: U. Junker, QuickXplain: preferred explanations
-    and relaxations for over-constrained problems, AAAI 2004, pages 167 to 172.
+    Others may suffice as well, and fewer. That a layer more in float32 does no harm is taken for
+    granted, but what is returned was tried. The search is QuickXplain: it halves what is left, and
+    of n layers that hold k it tries some 2 k log2(n / k) choices. Source: U. Junker, QuickXplain:
+    preferred explanations and relaxations for over-constrained problems, AAAI 2004, pages 167 to
+    172.
 
     Args:
         names: of all layers; those that are likely to be needed first.
-        keeps_up: whether a training with these layers in float32 is as good as float32's.
+        keeps_up: whether a training with these layers in float32 is as good as float32's; asked
+            once of each choice.
     """
-    if keeps_up([]):
+    known: dict[frozenset[str], bool] = {}
+
+    def tried(layers: Sequence[str]) -> bool:
+        key = frozenset(layers)
+        if key not in known:
+            known[key] = keeps_up(layers)
+        return known[key]
+
+    if tried([]):
         return []
-    found = set(_needed([], [], list(names), keeps_up))
-    return [name for name in names if name in found]
+    if not tried(names):
+        return None
+    needed = set(_needed([], [], list(names), tried))
+    found = [name for name in names if name in needed]
+    return found if tried(found) else None
 
 
 def _needed(

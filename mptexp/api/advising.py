@@ -174,7 +174,14 @@ class _Search:
         def keeps_up(layers: Sequence[str]) -> bool:
             return self._tried(layers, len(names), float32)
 
-        layers = layer_search.fewest(order, keeps_up)
+        layers = layer_search.irreducible(order, keeps_up)
+        if layers is None:
+            kept = len(self.trials[-1].layers)
+            raise Stopped(
+                f"{self.policy} does not keep up with float32 with {kept} of {len(names)} layers "
+                "in float32 either: keeping layers in it is no cure here; what a model computes "
+                "outside of its layers' types, none of them changes"
+            )
         if not layers and not layer_search.learned(records):
             raise Stopped(
                 f"float32 itself learned nothing in {self.steps} steps, its validation is at "

@@ -255,8 +255,7 @@ def advise(
     exponents, which are the evidence, are in the report; default reports/<name of FILE>-advice.
 
     With --layers, trains shortly with ever other layers in float32, and writes a params file that
-    measures the fewest with which POLICY trains as float32 does; default reports/<name of
-    FILE>-layers.
+    measures those with which POLICY keeps up with it; default reports/<name of FILE>-layers.
     """
     from mptexp import api
 

@@ -14,10 +14,13 @@ def _opening(needed: Needed) -> str:
     if not count:
         return f"In {policy} no layer must stay in float32."
     if count == needed.of:
-        return f"In {policy} all {count} layers must stay in float32: it trains in no part of them."
+        what = "its one layer" if count == 1 else f"all {count} layers"
+        return f"{policy} keeps up with float32 only with {what} in float32: use float32."
+    named = wording.listed(list(needed.layers))
+    sure = "it cannot" if count == 1 else "none of them can"
     return (
-        f"In {policy} {count} of {wording.count(needed.of, 'layer')} must stay in float32: "
-        f"{wording.listed(list(needed.layers))}."
+        f"{policy} keeps up with float32 once {count} of {wording.count(needed.of, 'layer')} "
+        f"{'stays' if count == 1 else 'stay'} in float32: {named}; {sure} be left out."
     )
 
 
