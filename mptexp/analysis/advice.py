@@ -28,6 +28,8 @@ class Advice:
         native: the types that the device computes in natively; None where that is not known.
         too_large: the kinds of values of which some are too large for float16; no loss scale
             helps these.
+        lost: the largest share of the values of a kind that bfloat16 may flush or not reach.
+        not_finite: the kinds of values of which some were infinite or NaN when they were sampled.
         fixed_scales: the smallest and the largest fixed loss scale that flush at most
             exponent_range.TOLERATED and leave the largest gradient finite by MARGIN; None where no
             scale does both. Whether a training with them succeeds, this does not say.
@@ -37,6 +39,8 @@ class Advice:
     loss_scale: str
     native: Sequence[str] | None
     too_large: Sequence[str]
+    lost: float
+    not_finite: Sequence[str]
     fixed_scales: tuple[float, float] | None
 
 
@@ -110,7 +114,17 @@ def advise(measured: DynamicRange) -> Advice:
         policy, scale = "mixed_float16", "dynamic"
     else:
         policy, scale = "float32", "none"
-    return Advice(policy, scale, native, too_large, _fixed_scales(measured))
+    kinds = {k: h for k, h in measured.kinds.items() if k != "update_ratios"}
+    wide = FORMATS["bfloat16"]
+    return Advice(
+        policy,
+        scale,
+        native,
+        too_large,
+        max((exponent_range.lost_at_most(h, wide) for h in kinds.values()), default=0.0),
+        [kind for kind, histogram in kinds.items() if histogram.not_finite],
+        _fixed_scales(measured),
+    )
 
 
 def _too_large(measured: DynamicRange) -> list[str]:

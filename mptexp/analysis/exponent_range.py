@@ -162,6 +162,19 @@ def shares(histogram: Histogram, target: Float, scale: float = 1.0) -> dict[str,
     }
 
 
+def lost_at_most(histogram: Histogram, target: Float) -> float:
+    """The largest share of all values that a format may flush to zero or not reach.
+
+    Of the exponents that it has in part all values count: those below the smallest that is counted
+    are one, and so are those about the format's largest number.
+    """
+    below = max(histogram.below(target.flushed_below), histogram.below(2.0 ** (LOWEST + 1)))
+    if histogram.largest <= target.largest:
+        return below
+    finite = float(histogram.counts.sum()) / max(1, histogram.total)
+    return below + finite - histogram.below(2.0 ** math.floor(math.log2(target.largest)))
+
+
 def smallest_sufficient_scale(histogram: Histogram, target: Float) -> float | None:
     """The smallest power of two, from 1, with which a format flushes at most TOLERATED to zero.
 

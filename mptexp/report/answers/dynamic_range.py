@@ -55,14 +55,32 @@ def reasons(advised: Advice) -> list[str]:
         return ["The records do not say which types the device computes in."]
     if "bfloat16" in advised.native:
         opening = (
-            "This device computes in bfloat16, whose range is float32's: nothing that was measured "
-            "is flushed to zero or too large, so no loss scale is needed."
+            "This device computes in bfloat16, whose range is float32's: "
+            f"{_lost(advised.lost)}, so no loss scale is needed."
         )
-        return [opening, _of_float16(advised)]
+        return [opening, *_not_finite(advised), _of_float16(advised)]
     if "float16" in advised.native:
-        return [_of_float16(advised)]
+        return [*_not_finite(advised), _of_float16(advised)]
     opening = "This device computes in neither 16-bit type natively: neither would be faster."
-    return [opening, _of_float16(advised)]
+    return [opening, *_not_finite(advised), _of_float16(advised)]
+
+
+def _lost(most: float) -> str:
+    """What bfloat16 loses of what was measured."""
+    if not most:
+        return "nothing that was measured is flushed to zero or too large"
+    return f"at most {share(most)} of a kind of values that were measured may leave it"
+
+
+def _not_finite(advised: Advice) -> list[str]:
+    """Which values were infinite or NaN; those of a mask are meant to be."""
+    if not advised.not_finite:
+        return []
+    kinds = " and ".join(KINDS[kind] for kind in advised.not_finite)
+    return [
+        f"Some {kinds} were infinite or NaN when they were sampled: look whether that is meant, as "
+        "in a mask; of how large they are nothing is known."
+    ]
 
 
 def _of_float16(advised: Advice) -> str:
@@ -110,11 +128,15 @@ def sentences(measured: DynamicRange) -> list[str]:
 def _scales(measured: DynamicRange) -> str:
     """Which loss scales float16 needs and bears."""
     least, most = exponent_range.scales(measured)
+    if exponent_range.overflowed(measured) and measured.policy == "float32":
+        return "Some gradients were not finite in float32 itself: no loss scale cures that."
     if exponent_range.overflowed(measured):
         return (
             f"Some gradients overflowed in {measured.policy} while they were sampled: how large "
             "they are, and which loss scale they bear, is not known. Sample float32 to know it."
         )
+    if not any(measured.counted(kind) for kind in GRADIENTS):
+        return "All gradients that were sampled are zero, and so they are with any loss scale."
     if least is None or most is None:
         return "No loss scale brings the gradients into float16's range."
     if least > most:

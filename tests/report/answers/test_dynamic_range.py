@@ -1,5 +1,7 @@
 """What is said of a dynamic range, against the values themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from histograms import VALUES, histogram, ranges
@@ -25,7 +27,7 @@ def test_what_is_said_agrees_with_the_shares():
 
 def test_of_gradients_that_overflowed_no_scale_is_called_safe():
     # The lie: "stays finite up to a scale of 2¹⁵", of one that was infinite at that scale.
-    over = ranges(gradients=np.float32([1.9, np.inf, 1e-6]))
+    over = replace(ranges(gradients=np.float32([1.9, np.inf, 1e-6])), policy="mixed_float16")
     assert exponent_range.scales(over)[1] is None
     (said,) = [s for s in dynamic_range.sentences(over) if "overflowed" in s]
     assert "which loss scale they bear, is not known" in said
@@ -47,3 +49,29 @@ def test_the_note_defines_flushed_as_the_shares_count_it():
     near = histogram(np.float32([0.7 * half.smallest_subnormal, 0.3 * half.smallest_subnormal]))
     assert exponent_range.shares(near, half)["flushed"] == 0.5
     assert "smaller than half of the format's smallest subnormal" in dynamic_range.NOTE
+
+
+BFLOAT16 = ("bfloat16", "float16")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "nothing that was measured is flushed to zero or too large"),
+        # Of 3.4e38 bfloat16 makes an infinity; of 1e-41 zero, which one bin of exponents hides.
+        ({"activations": np.float32([1, 1, 1, 3.4e38])}, "at most 25 % of a kind of values"),
+        ({"gradients": np.float32([1e-41, 2e-41, 1e-3, 1e-3])}, "at most 50 % of a kind of values"),
+        ({"activations": np.float32([1, np.inf])}, "Some activations were infinite or NaN"),
+        ({"gradients": np.float32([0, 0])}, "All gradients that were sampled are zero"),
+    ],
+)
+def test_of_what_bfloat16_loses_it_is_not_said_that_it_loses_nothing(values, said):
+    text = " ".join(dynamic_range.answer(ranges(native=BFLOAT16, **values)))
+    assert said in text
+    assert ("nothing that was measured" in text) == ("at most" not in said)
+
+
+def test_gradients_that_overflow_in_float32_are_not_to_be_sampled_in_it():
+    # The riddle: "Sample float32 to know it", of gradients that were sampled in float32.
+    said = dynamic_range.sentences(ranges(gradients=np.float32([1.9, np.inf])))
+    assert "Some gradients were not finite in float32 itself: no loss scale cures that." in said
