@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.number_formats import FORMATS
 from mptexp.training import backends
 from mptexp.training.numerics import gradients
@@ -82,11 +83,17 @@ class ExponentHistograms(keras.callbacks.Callback):
         samples: a dict per sample: step, loss_scale (a number or "none"), kinds (kind -> histogram
             of all layers), and from the next step on swallowed (float16, bfloat16 -> how many
             updates that are not zero would be lost to rounding in weights of that format).
-        layers: (kind, layer) -> counts and largest magnitude over all samples.
+        layers: (kind, layer) -> counts and largest magnitude over all samples; layers of one name,
+            as models within a model may have them, are one.
+
+    Raises:
+        ParamsError: where `every` is below 1, or a batch is not (x, y).
     """
 
     def __init__(self, batch: Callable[[int], tuple[Any, Any]], every: int = 100) -> None:
         super().__init__()
+        if every < 1:
+            raise ParamsError(f"every: {every}; allowed: 1 or more steps between two samples")
         self.batch = batch
         self.every = every
         self.samples: list[dict[str, Any]] = []
@@ -118,7 +125,12 @@ class ExponentHistograms(keras.callbacks.Callback):
         self._next = (step // self.every + 1) * self.every
         scale = gradients.loss_scale(model)
         self._probe = self._probe or gradients.Probe(model, _unscaled)
-        tensors = self._probe(*self.batch(step), scale)
+        given = self.batch(step)
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise ParamsError(
+                "batch: gives no pair; allowed: (x, y), without weights of the samples"
+            )
+        tensors = self._probe(*given, scale)
         kinds = self._added([row for row in tensors if row[0] != "loss"])
         self.samples.append({"step": step, "loss_scale": scale, "kinds": kinds})
         self._before = [ops.copy(v.value) for v in gradients.weights(model)]

@@ -2,10 +2,12 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 from forked import python
 
+from mptexp.spec.errors import ParamsError
 from mptexp.training.numerics import exponents
 
 PROGRAM = """
@@ -157,3 +159,15 @@ def test_lost_updates_are_those_that_leave_a_weight_as_it_is():
 def test_a_trace_keeps_its_changes():
     seen = [{"step": i, "loss_scale": s, "skipped": 0} for i, s in enumerate([8, 8, 8, 4, 4])]
     assert [s["step"] for s in exponents.changes(seen)] == [0, 3, 4]
+
+
+def test_what_is_no_batch_or_no_number_of_steps_is_a_sentence():
+    with pytest.raises(ParamsError, match="every: 0; allowed: 1 or more"):
+        exponents.ExponentHistograms(lambda step: None, every=0)
+    x, y = np.zeros((4, 2)), np.zeros(4)
+    watch = exponents.ExponentHistograms(lambda step: (x, y, np.ones(4)))
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    model.build((4, 2))
+    with pytest.raises(ParamsError, match="without sample weights"):
+        watch.look(model, 0)
