@@ -169,5 +169,5 @@ def test_what_is_no_batch_or_no_number_of_steps_is_a_sentence():
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     model.build((4, 2))
-    with pytest.raises(ParamsError, match="without sample weights"):
+    with pytest.raises(ParamsError, match="without weights of the samples"):
         watch.look(model, 0)
