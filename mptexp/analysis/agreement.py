@@ -12,8 +12,9 @@ from mptexp.analysis import comparability
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 
-# Of an identity: what a comparison is of, beside its parameters and its device.
-WAS = ("model_source", "network", "data", "versions")
+# Of an identity what another measurement of the same comparison may differ in: weights and order
+# follow from the seed, and most commits change nothing that a run does.
+MAY_DIFFER = (*comparability.WITHIN_BLOCK, "code", "notebook")
 # What a ratio is between, or what leaves the time of a step as it is.
 LEFT_OUT = ("policy", "block", "seed", "epochs", "max_steps", "target_ci")
 
@@ -23,8 +24,8 @@ class Ratio:
     """A speedup that a sweep claims.
 
     Attributes:
-        work: device and parameters of its runs but LEFT_OUT, as JSON: equal where two sweeps
-            measured the same.
+        work: device and parameters of its runs but LEFT_OUT, and the identities of both policies'
+            runs but MAY_DIFFER, as JSON: equal where two sweeps measured the same.
         setting: those that vary within its sweep and are no other column of POINT, as text.
         baseline, candidate: policies; speedup: time of the first over that of the second.
         low, high: its interval, which holds for the whole sweep.
@@ -65,10 +66,14 @@ def ratios(tables: Tables) -> list[Ratio]:
     by_point = runs.set_index([*POINT, "policy"]).run_id.to_dict()
     made = []
     for row in tables.claims.dropna(subset=["low", "high"]).to_dict("records"):
-        run_id = by_point[(*(row[name] for name in POINT), row["candidate"])]
+        point = tuple(row[name] for name in POINT)
+        run_id = by_point[(*point, row["candidate"])]
         known = {n: v for n, v in asked[run_id].items() if n not in LEFT_OUT}
         known |= {"gpu_model": row["gpu_model"], "jit": bool(row["jit"])}
-        known |= {name: were[run_id].get(name) for name in WAS}
+        known["was"] = [
+            {n: v for n, v in were.get(each, {}).items() if n not in MAY_DIFFER}
+            for each in (by_point.get((*point, row["baseline"]), ""), run_id)
+        ]
         figures = {name: float(row[name]) for name in ("speedup", "low", "high")}
         names = {name: row[name] for name in ("setting", "baseline", "candidate")}
         made.append(Ratio(json.dumps(known, sort_keys=True, default=str), **names, **figures))

@@ -18,7 +18,7 @@ import typer
 
 from mptexp.spec import interrupt, shell_limits
 from mptexp.spec.errors import Interrupted, ParamsError, Stopped, UserError
-from mptexp.spec.terminal import plain
+from mptexp.spec.terminal import HALF, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,6 @@ app = typer.Typer(
     epilog="Example: mptexp plan quickstart, then mptexp run quickstart",
 )
 MARKDOWN = re.compile(r"\*\*|\\([\\`*_\[\]~$|!#:=+.)-])")  # as wording.verbatim writes it
-HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
 
 
 def _console(**how: bool) -> "Console":

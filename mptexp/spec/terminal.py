@@ -1,10 +1,13 @@
 """Text of others for a terminal: markup and control characters are shown, not obeyed."""
 
 import os
+import re
 import sys
 from typing import Any, TextIO
 
 from mptexp.spec.errors import Stopped
+
+HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
 
 
 def visible(text: str) -> str:

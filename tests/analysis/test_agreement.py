@@ -38,19 +38,31 @@ def test_other_work_is_another_question(more):
     assert agreement.repetitions({"one": sweep(0.05), "other": sweep(0.0501, **more)}) == []
 
 
-def test_an_edited_model_is_another_question():
-    # The lie: "the same comparison", of a function that was edited in between.
-    def edited(step_s, source):
-        rows = []
-        for block in range(3):
-            for policy, took in (("float32", 0.1 * (1 + block / 1000)), ("float8", step_s)):
-                made = record(policy, block, took)
-                made["identity"] = made["identity"] | {"model_source": source}
-                rows.append(made)
-        return agreement.ratios(tables(rows))
+def known_as(step_s, **identity):
+    """The ratios of a sweep whose runs have an identity."""
+    rows = []
+    for block in range(3):
+        for policy, took in (("float32", 0.1 * (1 + block / 1000)), ("float8", step_s)):
+            made = record(policy, block, took)
+            rows.append(made | {"identity": made["identity"] | identity})
+    return agreement.ratios(tables(rows))
 
-    assert agreement.repetitions({"one": edited(0.05, "a"), "other": edited(0.0501, "a")})
-    assert not agreement.repetitions({"one": edited(0.05, "a"), "other": edited(0.0501, "b")})
+
+@pytest.mark.parametrize(
+    ("name", "is_another"),
+    [
+        # The lies: "the same comparison", of a function that was edited in between; on 1 thread
+        # and on 16; with XLA's flags and without.
+        ("model_source", True),
+        ("threads", True),
+        ("variables", True),
+        ("code", False),  # of mptexp, which is another in each version
+    ],
+)
+def test_runs_that_were_otherwise_answer_another_question(name, is_another):
+    first, second = known_as(0.05, **{name: "a"}), known_as(0.0501, **{name: "b"})
+    assert bool(agreement.repetitions({"one": first, "other": second})) != is_another
+    assert agreement.repetitions({"one": first, "other": known_as(0.0501, **{name: "a"})})
 
 
 def test_a_copy_repeats_nothing():

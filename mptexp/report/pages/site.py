@@ -10,13 +10,15 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import jinja2
@@ -24,7 +26,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
-from mptexp.analysis import agreement
+from mptexp.analysis import agreement, comparability
 from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
@@ -38,11 +40,12 @@ from mptexp.report.text import wording
 from mptexp.spec import files, interrupt
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.project import PACKAGE, user_cache
-from mptexp.spec.terminal import visible
+from mptexp.spec.terminal import HALF, visible
 
 TITLE = "What does reduced precision buy?"
 SHARED = (1200, 630)  # pixels of the image that is shown beside a link
 MARGIN = 30
+BESIDE = ".making-"  # the folder in which a report is made
 MOST_BESIDE = 8  # reports that a page names which are on the same network
 # By this an index is known as one that was made here, whose site may be made again.
 MARK = '<meta name="generator" content="mptexp publish">'
@@ -104,15 +107,15 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
 
 
 def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: str) -> list[str]:
-    """Removes the reports that are not up to date, and makes those that are missing."""
+    """Makes the reports that are missing or not up to date, and removes those that are no more.
+
+    Each is made beside the site's own and takes its place once it is whole: a disk that is full
+    halfway costs none that was there.
+    """
     targets = [SweepDir(site / place.name) for place in places]
     beside = _beside(places)
     proofs = [_proof(place, notebook, address, beside.get(place.name, ())) for place in places]
     known = [_published(*pair) for pair in zip(targets, proofs, strict=True)]
-    kept = {target.root for target, entry in zip(targets, known, strict=True) if entry}
-    for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
-        if made.root not in kept:
-            _remove(made)
     index = site / "index.html"
     if not index.exists():  # by it the same command goes on, should this one be killed
         store.write_text(index, _index([], address))
@@ -120,15 +123,13 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
     for place, target, proof, entry in zip(places, targets, proofs, known, strict=True):
         interrupt.check()
         if entry is None:
-            _copy(place, target)
             try:
-                entry = _report(target, notebook, address, beside.get(place.name, ()))
+                entry = _made(place, target, notebook, address, beside.get(place.name, ()))
             except OSError:
                 raise
             except Exception as error:  # what is wrong with one report costs no other its page
                 why = f"no report was made ({type(error).__name__}: {error})"
                 faults.append(f"{place.root}: {why}; not published")
-                _remove(target)
                 continue
             _note(proof, target, entry)
         entries.append(entry)
@@ -136,7 +137,34 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
     # Two stable sorts: by name, and the newest first.
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
     store.write_text(index, _index(entries, address))
+    listed = {entry.link for entry in entries}
+    for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
+        if quote(made.root.name) not in listed:
+            _remove(made)
     return faults
+
+
+def _made(
+    source: SweepDir, target: SweepDir, notebook: Path, address: str, beside: Sequence[str]
+) -> Entry:
+    """Makes the report of a sweep, and then puts it in the place of an earlier one."""
+    for left in target.root.parent.glob(f"{BESIDE}*"):  # of a call that was killed
+        if not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=BESIDE, dir=target.root.parent))
+    try:
+        made = SweepDir(folder / target.root.name)
+        _copy(source, made)
+        entry = _report(made, notebook, address, beside)
+        if _is_ours(target):
+            _remove(target)
+        if target.root.exists():  # with what somebody keeps there
+            shutil.copytree(made.root, target.root, dirs_exist_ok=True)
+        else:
+            made.root.rename(target.root)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return entry
 
 
 def _beside(places: Sequence[SweepDir]) -> dict[str, list[str]]:
@@ -146,15 +174,28 @@ def _beside(places: Sequence[SweepDir]) -> dict[str, list[str]]:
     """
     trained = {}
     for place in places:
-        for path in sorted(place.runs.glob("*/record.json")):
+        for path in store.record_files(place.runs):
             with suppress(RecordError):
-                asked = store.read_record(path)["parameters"]
-                trained[place.name] = asked.get("model"), asked.get("dataset")
+                trained[place.name] = store.read_record(path)
                 break
     return {
-        name: [n for n, theirs in trained.items() if theirs == own and n != name][:MOST_BESIDE]
+        name: [n for n, their in trained.items() if n != name and _alike(own, their)][:MOST_BESIDE]
         for name, own in trained.items()
     }
+
+
+def _alike(*runs: Mapping[str, Any]) -> bool:
+    """Whether two runs trained the same network on the same data.
+
+    `my_model:build` is another file for everybody, and `folder:train` another folder: the source of
+    the one and, where they were prepared alike, the content of the other tell.
+    """
+    asked = [run["parameters"] for run in runs]
+    known = [comparability.of(run) or {} for run in runs]
+    names = [(each.get("model"), each.get("dataset")) for each in asked]
+    prepared = [comparability.kind(each)[2:] for each in asked]
+    told = ["model_source"] + ["data"] * (prepared[0] == prepared[1])
+    return names[0] == names[1] and all(known[0].get(n) == known[1].get(n) for n in told)
 
 
 def _remove(made: SweepDir) -> None:
@@ -191,7 +232,7 @@ def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:
 
 
 def _holds_runs(path: Path) -> bool:
-    return any(path.glob("runs/*/record.json"))
+    return bool(store.record_files(path / "runs"))
 
 
 def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
@@ -206,6 +247,7 @@ def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
             f"{site}: is not empty, and no site that mptexp publish made; give another folder"
         )
     for place in places:
+        _check_name(place)
         if fault := _unreadable(place):
             raise ParamsError(f"{place.root}: none of its records can be read: {fault}")
         one, other = files.real(site), files.real(place.root)
@@ -219,6 +261,14 @@ def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
             raise ParamsError(f"{target.root}: {made}; give another folder, or move it away")
 
 
+def _check_name(place: SweepDir) -> None:
+    """Refuses a name that no page may have."""
+    if unicodedata.normalize("NFC", place.name).casefold() == "index.html":
+        raise ParamsError(f"{place.root}: the site's own index has this name; rename the folder")
+    if HALF.search(place.name):
+        raise ParamsError(f"{place.root}: the name is not UTF-8; rename the folder")
+
+
 def _holds_more(folder: Path, first: str) -> bool:
     """Whether a folder holds more than the start of its first file, written by who was killed."""
     begun = (f".{first}.", f"{first}.new")
@@ -228,7 +278,7 @@ def _holds_more(folder: Path, first: str) -> bool:
 def _unreadable(place: SweepDir) -> str:
     """Why the first record of a sweep cannot be read; empty where one of them can."""
     faults = []
-    for path in sorted(place.runs.glob("*/record.json")):
+    for path in store.record_files(place.runs):
         try:
             store.read_record(path)
         except RecordError as error:
@@ -362,7 +412,7 @@ def _superseded(part: SweepDir) -> list[Path]:
 def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
     """The ids of the runs that can be read, and a sentence for each damaged or changed record."""
     ids, faults = [], []
-    for path in sorted(part.runs.glob("*/record.json")):
+    for path in store.record_files(part.runs):
         try:
             record = store.read_record(path)
         except RecordError as error:
@@ -449,18 +499,19 @@ def _index(entries: Sequence[Entry], address: str) -> str:
     if address and first:
         card |= _image(f"{_base(address)}{first.link}/share.png", first.figure)
     tested = {
-        entry.link: list(zip(claims.CLAIMS, entry.findings, strict=True))
+        entry.name: list(zip(claims.CLAIMS, entry.findings, strict=True))
         for entry in entries
         if entry.findings
     }
     table = claims.over_all(tested) if entries else []
-    shown = {"claims": table, "repeated": _repeated(entries)}
+    links = {entry.name: entry.link for entry in entries}
+    shown = {"claims": table, "repeated": _repeated(entries), "links": links}
     return template.render(title=TITLE, lead=lead, card=card, entries=entries, **shown) + "\n"
 
 
 def _repeated(entries: Sequence[Entry]) -> list[dict[str, str]]:
     """Every two reports of which each holds a comparison of the other, and what is said of it."""
-    shared = agreement.repetitions({entry.link: entry.ratios for entry in entries})
+    shared = agreement.repetitions({entry.name: entry.ratios for entry in entries})
     return [
         {"first": one.first, "second": one.second, "sentence": repetitions.sentence(one)}
         for one in shared

@@ -4,14 +4,16 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from builders import record
 from hostile import PIECES, notebook, sweep_of
 from PIL import Image
-from support import PROJECT, mptexp
+from support import PROJECT, heeding_permissions, mptexp, small_disk
 
 from mptexp.analysis import agreement, sweep_tables
 from mptexp.execution import directory
@@ -181,7 +183,7 @@ def test_nothing_of_anothers_runs_or_loads(site):
 
 
 def test_no_home_directory_is_published(site):
-    assert "# from ~/secret" in (site / "plain/params.yaml").read_text()
+    assert "# from secret" in (site / "plain/params.yaml").read_text()
 
 
 def test_the_same_records_give_the_same_bytes(source, site, tmp_path):
@@ -402,6 +404,76 @@ def test_two_commands_do_not_write_one_site(tmp_path):
     assert list(site.iterdir()) == []
 
 
+def held(place, **changes):
+    """A sweep of one run."""
+    made = record() | changes
+    store.write_record(place.record(made["run_id"]), made)
+    return place.root
+
+
+@pytest.mark.kernel
+def test_a_disk_that_is_full_halfway_costs_no_report_that_was_there(counting, tmp_path):
+    # What was not up to date was removed before the first was made anew: the index led nowhere.
+    with small_disk(tmp_path / "disk", 3):
+        site = tmp_path / "disk/site"
+        sources = [held(SweepDir(tmp_path / name)) for name in "abc"]
+        publish.publish(sources, site, counting[0])
+        for source in sources:
+            (run,) = (source / "runs").iterdir()
+            cell = {"cell_type": "markdown", "metadata": {}, "source": "x" * 1_500_000}
+            content = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+            (run / "notebook.ipynb").write_text(json.dumps(content))
+        with pytest.raises(OSError, match="No space left"):
+            publish.publish(sources, site, counting[0])
+        assert sorted(path.name for path in site.iterdir()) == ["a", "b", "c", "index.html"]
+        assert all((site / name / "index.html").exists() for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("Index.html", "the site's own index has this name"), ("caf\udce9", "the name is not UTF-8")],
+)
+def test_a_name_that_no_page_may_have_is_refused_before_anything_is_written(tmp_path, name, fault):
+    place = SweepDir(tmp_path / "sweeps" / name)
+    held(place)
+    with pytest.raises(ParamsError, match=f"{fault}.*; rename the folder"):
+        publish.publish([tmp_path / "sweeps"], tmp_path / "site", REPORT)
+    assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_linked"),
+    [
+        ({}, True),
+        ({"model_source": "b"}, False),  # `my_model:build` of somebody else
+        ({"data": "b"}, False),  # another `folder:train`
+    ],
+)
+def test_a_name_alone_makes_no_network_the_same(tmp_path, changes, is_linked):
+    known = {"identity": record()["identity"] | {"model_source": "a", "data": "a"}}
+    places = [SweepDir(tmp_path / name) for name in "ab"]
+    held(places[0], **known)
+    held(places[1], identity=known["identity"] | changes)
+    assert publish._beside(places)["a"] == (["b"] if is_linked else [])
+
+
+def test_a_sweep_that_may_not_be_read_is_named_and_its_report_stays(tmp_path):
+    sources = [held(SweepDir(tmp_path / "sweeps" / name)) for name in ("mine", "other")]
+    program = (
+        "import sys; from pathlib import Path; from mptexp.report.pages import site\n"
+        "try: site._check(site._sweeps([Path(sys.argv[1])]), Path(sys.argv[2]), '')\n"
+        "except Exception as error: print(error)"
+    )
+    (sources[0] / "runs").chmod(0)
+    try:
+        command = heeding_permissions("-c", program, tmp_path / "sweeps", tmp_path / "site")
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    finally:
+        (sources[0] / "runs").chmod(0o755)
+    assert done.stdout.startswith(f"{sources[0]}: none of its records can be read")
+    assert "Permission denied" in done.stdout
+
+
 SLOW = {"float32": (0.10, 0.151, 0.1), "mixed_float16": (0.1, 0.1, 0.15)}
 AGREE = {"float32": (0.15, 0.151, 0.152), "mixed_float16": (0.1, 0.1, 0.101)}
 
@@ -482,10 +554,10 @@ def test_a_copy_that_an_older_version_published_is_replaced(counting, tmp_path):
 WORK = json.dumps(record()["parameters"] | {"jit": False})
 
 
-def entry(link, speedup):
+def entry(name, speedup):
     ratio = agreement.Ratio(WORK, "", "float32", "float8", speedup, speedup - 0.3, speedup + 0.3)
     words = dict.fromkeys(("title", "question", "devices", "measured", "ended_at", "runs"), "")
-    return publish.Entry(link, link, answer="", figure="", files=[], findings=[], ratios=[ratio],
+    return publish.Entry(name, quote(name), answer="", figure="", files=[], findings=[], ratios=[ratio],
                          **words)  # fmt: skip
 
 
@@ -500,3 +572,8 @@ def test_the_index_says_whether_two_reports_of_one_comparison_agree():
     assert "1.26× [0.96, 1.56] and 1.24× [0.94, 1.54] that of float32 (batch size 32)" in said[0]
     assert '<a href="a/index.html">a</a>' in said[0]
     assert 'id="repeated"' not in publish._index([entry("a", 1.26)], "")
+
+
+def test_what_a_link_shows_is_a_name_and_no_address():
+    page = publish._index([entry("größe 1", 1.26), entry("b", 1.24)], "")
+    assert '<a href="gr%C3%B6%C3%9Fe%201/index.html">größe 1</a> and' in page
