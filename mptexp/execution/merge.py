@@ -111,11 +111,12 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         for one in others:
             kept = _part_of(out, one).superseded_as(one.run_id, one.record.read_bytes())
             _copy_files(one.record.parent, kept)
+        known = {(_part_of(out, one), one.digests[FILES[0]]) for one in (*chosen, *others)}
+        for place in places:
+            _keep_superseded(place, out, known)
         wanted = [pair for pair in zip(chosen, copies, strict=True) if pair[0].place != out]
         for one, alike in wanted:
             faults += _copy(one, alike, _part_of(out, one))
-        for place in places:
-            _keep_superseded(place, out)
         for ours, *theirs in zip(out.parts, *(place.parts for place in places), strict=True):
             ours.add_measured(theirs)
     copied = Counter(str(one.place.root) for one, _ in wanted)
@@ -204,14 +205,19 @@ def _as_copy(place: SweepDir, part: SweepDir, folder: Path, record: dict[str, An
 
 
 def _digests(folder: Path, record: dict[str, Any]) -> dict[str, str]:
-    """Digests of a run's files; whether its trace was read does not make it another result."""
-    unread = (record.get("profile") or {}).get("trace")
-    whole = json.dumps(record | {"profile": unread} if unread else record, sort_keys=True)
-    contents = {FILES[0]: whole.encode()}
+    """Digests of a run's files."""
+    found = {FILES[0]: _digest(record)}
     for path in map(folder.joinpath, FILES[1:]):
         if path.is_file() and not path.is_symlink():  # a link may lead out of the directory
-            contents[path.name] = path.read_bytes()
-    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+            found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def _digest(record: dict[str, Any]) -> str:
+    """The digest of a result; whether its trace was read does not make it another one."""
+    unread = (record.get("profile") or {}).get("trace")
+    whole = json.dumps(record | {"profile": unread} if unread else record, sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
@@ -279,12 +285,28 @@ def _named(one: Copy) -> str:
     return f"run {one.run_id} ({', '.join(named)})"
 
 
-def _keep_superseded(place: SweepDir, out: SweepDir) -> None:
-    """Copies the runs that were measured again, which a page counts, to those of the result."""
+def _keep_superseded(place: SweepDir, out: SweepDir, known: Collection[tuple]) -> None:
+    """Copies the runs that were measured again, which a page counts, to those of the result.
+
+    Args:
+        place: a directory that was given.
+        out: the result.
+        known: results that it has already, each as its part and the digest of its record: what one
+            directory measured again may be what another still holds, and is chosen.
+    """
     for part, ours in zip(place.parts, out.parts, strict=True):
-        for record in [] if part.superseded.is_symlink() else part.superseded.glob("*/record.json"):
-            if not record.parent.is_symlink():
-                _copy_files(record.parent, ours.superseded / record.parent.name)
+        for path in [] if part.superseded.is_symlink() else part.superseded.glob("*/record.json"):
+            folder = path.parent
+            if not folder.is_symlink() and (ours, _digest_of(path)) not in known:
+                _copy_files(folder, ours.superseded / folder.name)
+
+
+def _digest_of(path: Path) -> str:
+    """The digest of the record in a file; empty where it cannot be read."""
+    try:
+        return _digest(store.read_record(path))
+    except RecordError:
+        return ""
 
 
 def _copy_files(run: Path, kept: Path) -> None:

@@ -171,7 +171,8 @@ class SweepDir:
         left: Counter[str] = Counter()
         for result, times in self._results().items():
             left[result.partition(" ")[0]] += times
-        kept = {i: sum((p / "record.json").is_file() for p in self.of_run(i)) for i in left}
+        # A result that lies here twice, such as after a merge, is one.
+        kept = {i: len(set(map(_digits_in, self.of_run(i))) - {""}) for i in left}
         return sum(max(0, n - kept[run_id]) for run_id, n in left.items())
 
     @property
@@ -254,8 +255,10 @@ class SweepDir:
         return kept
 
     def superseded_runs(self) -> int:
-        """How many runs were measured again."""
-        return sum(not leads_out(record) for record in self.superseded.glob("*/record.json"))
+        """How many results of runs that were measured again lie here, each counted once."""
+        folders = [p.parent for p in self.superseded.glob("*/record.json") if not leads_out(p)]
+        found = {(folder.name.partition("-")[0], _digits_in(folder)) for folder in folders}
+        return sum(digits != _digits_in(self.runs / run_id) for run_id, digits in found)
 
     def clear(self) -> None:
         """Removes what mptexp writes into a directory that it made, by name, and nothing else."""
@@ -287,6 +290,14 @@ def _remove_if_empty(folder: Path) -> None:
 def _digits(record: bytes) -> str:
     """Eight digits that name the content of a record."""
     return hashlib.sha256(record).hexdigest()[:8]
+
+
+def _digits_in(folder: Path) -> str:
+    """Those of the record in a run's folder; empty where it has none that can be read."""
+    try:
+        return _digits((folder / "record.json").read_bytes())
+    except OSError:
+        return ""
 
 
 def _content_if_ended(folder: Path) -> bytes:

@@ -235,8 +235,8 @@ def test_runs_that_were_measured_again_are_merged_too(made, tmp_path):
     a, b = made("a", "ok", None), made("b", None, "ok")
     for place, part in ((a, a), (b, b.diagnosis)):
         (folder,) = place.runs.iterdir()
-        part.superseded.mkdir(parents=True)
-        shutil.copytree(folder, part.superseded / f"{folder.name}-12345678")
+        record = store.read_record(folder / "record.json") | {"wall_s": 9.0}
+        store.write_record(part.superseded / f"{folder.name}-12345678/record.json", record)
     outside = tmp_path / "outside"
     shutil.copytree(folder, outside)
     (a.superseded / f"{folder.name}-87654321").symlink_to(outside)
@@ -244,6 +244,23 @@ def test_runs_that_were_measured_again_are_merged_too(made, tmp_path):
         merge.merge([a.root, b.root], tmp_path / "all")
         merged = SweepDir(tmp_path / "all")
         assert (merged.superseded_runs(), merged.diagnosis.superseded_runs()) == (1, 1)
+
+
+def test_a_backups_result_is_not_superseded_by_itself(made, tmp_path):
+    # The lie: a run was measured three times, one result was thrown away, and the merge with a
+    # backup, in which the first is current, counted none as discarded.
+    backup, now = made("backup", "ok"), made("now", "ok", wall_s=3.0)
+    (run,) = backup.runs.iterdir()
+    shutil.copytree(run, now.superseded / f"{run.name}-11111111")
+    now.measured.write_text("".join(f"{run.name} {str(k) * 8}\n" for k in (1, 2, 3)))
+    assert (now.superseded_runs(), now.discarded_runs()) == (1, 1)
+    for out in (tmp_path / "all", now.root):
+        merge.merge([backup.root, now.root], out, prefer=backup.root)
+        merged = SweepDir(out)
+        assert {r["wall_s"] for r in store.read_records(merged)[0]} == {1.0}
+        assert (merged.superseded_runs(), merged.discarded_runs()) == (1, 1)
+    (kept,) = SweepDir(tmp_path / "all").superseded.iterdir()
+    assert store.read_record(kept / "record.json")["wall_s"] == 3.0
 
 
 def test_what_the_directories_differ_in_is_named(made, tmp_path):

@@ -125,6 +125,18 @@ def test_results_that_were_thrown_away_are_counted(tmp_path):
     assert directory.discarded_runs() == 0
 
 
+def test_a_result_that_lies_twice_counts_once(tmp_path):
+    # The lie: what was thrown away was covered by a second copy of the current result.
+    directory, run_id = SweepDir(tmp_path), "0123456789ab"
+    for name in (f"runs/{run_id}", f"superseded/{run_id}-11111111"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "record.json").write_text('{"status": "ok"}')
+    directory.measured.write_text(f"{run_id} 11111111\n{run_id} 22222222\n")
+    assert (directory.superseded_runs(), directory.discarded_runs()) == (0, 1)
+    (tmp_path / name / "record.json").write_text('{"status": "oom"}')
+    assert (directory.superseded_runs(), directory.discarded_runs()) == (1, 0)
+
+
 def test_a_published_copy_in_which_somebody_measures_is_none_any_more(tmp_path):
     place = SweepDir(tmp_path)
     place.mark(7, published=True)
