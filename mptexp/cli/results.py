@@ -244,14 +244,14 @@ def merge(
     ],
     prefer: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The one that decides where records differ."),
+        typer.Option(metavar="DIR", help="The one that decides where records or reports differ."),
     ] = None,
 ) -> None:
     """Copy the directories that several machines made of one params file together into one.
 
     A run that came to an end goes before one that would run again. Where two hold different
-    records of a run, nothing is written and the exit status is 2; it is 1 where a record is damaged
-    and was left out, or was changed since it was written.
+    records of a run, or ask for different reports, nothing is written and the exit status is 2; it
+    is 1 where a record is damaged and was left out, or was changed since it was written.
     """
     from mptexp import api
     from mptexp.report.text import wording

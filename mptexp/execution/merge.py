@@ -18,6 +18,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import files, params
 from mptexp.spec.devices import local_device
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import REPORT_KEYS
 from mptexp.spec.run import Run, defaults
 from mptexp.traces import xplane
 
@@ -88,17 +89,19 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
     Args:
         sources: sweeps' directories.
         target: one of them, a new or an empty directory, or the result of an earlier merge.
-        prefer: the one of them that decides where two hold different records of a run.
+        prefer: the one of them that decides where two hold different records of a run, and whose
+            params file is taken where theirs change the report.
 
     Raises:
-        ParamsError: if a directory holds no sweep or another one, or if records conflict; nothing
-            is written then.
+        ParamsError: if a directory holds no sweep or another one, or if records or what the report
+            says conflict; nothing is written then.
         OSError: if the result cannot be written; the runs copied so far are complete.
     """
     out = SweepDir(target)
     places = _places(sources, out)
     if prefer is not None and not any(_same_place(prefer, place) for place in places):
         raise ParamsError(f"--prefer {prefer}: is none of the directories to merge")
+    text = _params_text(places, prefer)
     with ExitStack() as locks:
         if out.root.exists():  # a sweep may be at work in it
             locks.enter_context(directory.locked(out))
@@ -107,7 +110,9 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         others = _others(copies, chosen)
         if not out.root.exists():  # nothing is written before all is decided
             locks.enter_context(directory.locked(out))
-        directory.prepare(out, places[0].params_text)
+        directory.prepare(out, text)
+        if out.params_text != text:  # another question, which is a comment
+            store.write_text(out.params, text)
         for one in others:
             kept = _part_of(out, one).superseded_as(one.run_id, one.record.read_bytes())
             _copy_files(one.record.parent, kept)
@@ -168,6 +173,39 @@ def _places(sources: Sequence[Path], out: SweepDir) -> list[SweepDir]:
                 "directories can be merged whose params files ask for the same runs"
             )
     return places
+
+
+def _params_text(places: Sequence[SweepDir], prefer: Path | None) -> str:
+    """The params file of the result.
+
+    Raises:
+        ParamsError: naming what files differ in that change the report, none of them preferred.
+    """
+    known = [_reported(place.params_text) for place in places]
+    differing = [name for name in known[0] if len({options[name] for options in known}) > 1]
+    if not differing:
+        return places[0].params_text
+    if prefer is not None:
+        return next(place.params_text for place in places if _same_place(prefer, place))
+    said = [_in_each(places, name, [options[name] for options in known]) for name in differing]
+    advice = "nothing was merged; --prefer DIR says whose params file is taken"
+    raise ParamsError("\n".join([*said, advice]))
+
+
+def _reported(text: str) -> dict[str, Any]:
+    """What a params file says of its report alone: its question and the options."""
+    sweep, _ = params.parse(text, "params.yaml")
+    options = {name: getattr(sweep, name) for name in REPORT_KEYS}
+    return {"question": params.header(text).get("question"), **options}
+
+
+def _in_each(places: Sequence[SweepDir], name: str, values: Sequence[Any]) -> str:
+    """`price_per_hour differs: 2 in a/params.yaml, none in b/params.yaml`."""
+    said = [
+        f"{'none' if value is None else value} in {place.params}"
+        for place, value in zip(places, values, strict=True)
+    ]
+    return f"{name} differs: {', '.join(said)}"
 
 
 def _same_place(path: Path, place: SweepDir) -> bool:

@@ -276,13 +276,42 @@ def test_what_the_directories_differ_in_is_named(made, tmp_path):
 
 def test_only_directories_of_one_params_file_are_merged(made, light, tmp_path):
     a, b = made("a", "ok"), made("b", None, "ok")
-    b.params.write_text("# a thought\n" + b.params.read_text() + "price_per_hour: 2\n")
+    b.params.write_text("# a thought\n" + b.params.read_text() + "timeout_min: 2\n")
     merge.merge([a.root, b.root], tmp_path / "all")
     assert (tmp_path / "all/params.yaml").read_text() == a.params.read_text()
     b.params.write_text(b.params.read_text() + "repeats: 2\n")
     with pytest.raises(ParamsError, match=r"b/params\.yaml: asks for other runs than .*a/params"):
         merge.merge([a.root, b.root], tmp_path / "more")
     assert not (tmp_path / "more").exists()
+
+
+def test_reports_that_differ_are_named_and_only_prefer_decides(made, tmp_path):
+    # The lie: a margin of 0.01 or of 0.2, and so "equal", by the order of the directories.
+    a, b = made("a", "ok"), made("b", None, "ok")
+    text = a.params.read_text()
+    a.params.write_text(f"# Question: Is it A?\n{text}equivalence_margin: 0.01\n")  # the default
+    b.params.write_text(f"# Question: Is it B?\n{text}price_per_hour: 9\n")
+    for order in (("a", "b"), ("b", "a")):
+        done = mptexp("merge", *order, "--out", "all", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "equivalence_margin" not in done.stderr
+        for name, values in (
+            ("question", {"a": "Is it A?", "b": "Is it B?"}),
+            ("price_per_hour", {"a": "none", "b": "9.0"}),
+        ):
+            said = ", ".join(f"{values[place]} in {place}/params.yaml" for place in order)
+            assert f"{name} differs: {said}" in done.stderr
+        assert "nothing was merged; --prefer DIR says whose params file is taken" in done.stderr
+        assert not (tmp_path / "all").exists()
+    for out in (tmp_path / "all", a.root):
+        merge.merge([a.root, b.root], out, prefer=b.root)
+        assert SweepDir(out).params_text == b.params_text
+    # Of files that differ in the question alone, too.
+    a.params.write_text(b.params_text.replace("Is it B?", "Is it A?"))
+    with pytest.raises(ParamsError, match="question differs"):
+        merge.merge([a.root, b.root], a.root)
+    merge.merge([a.root, b.root], a.root, prefer=b.root)
+    assert a.params_text == b.params_text
 
 
 @pytest.mark.parametrize(
