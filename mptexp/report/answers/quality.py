@@ -137,7 +137,8 @@ def _whose(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
         rows: of `table`, those of one finding.
     """
     named, several = [], table.gpu_model.nunique() > 1
-    places = pd.Series(wording.places(table, short=True), table.index)
+    # The device is said by itself.
+    places = pd.Series(wording.places(table.assign(gpu_model=""), short=True), table.index)
     for (policy, device), own in rows.groupby(["candidate", "gpu_model"], sort=False):
         of = int(((table.candidate == policy) & (table.gpu_model == device)).sum())
         some = f" in {len(own)} of {of} settings"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pandas as pd
-from builders import record, tables, three
+from builders import diverged, record, tables, three
 
 from mptexp.report.answers import findings, quality
 from mptexp.report.first_screen import choose
@@ -69,6 +69,22 @@ def test_of_several_policies_the_memory_of_those_that_are_the_same_is_said():
         rows.append(vague | {"peak_memory_bytes": vague["peak_memory_bytes"] * (1 + block / 2)})
     (said,) = quality.sentences(tables(rows))
     assert said.endswith("Memory: about the same with **mixed_float16**, others inconclusive.")
+
+
+def test_a_device_is_said_once():
+    # The stutter: "**mixed_float16** on A100 at batch size 32 on A100".
+    rows = []
+    for device, size in (("A100", 32), ("A100", 64), ("V100", 32), ("V100", 64)):
+        for block in range(3):
+            lost = (device, size) == ("A100", 32)
+            rows.append(record("float32", block, batch_size=size))
+            mixed = record("mixed_float16", block, batch_size=size)
+            rows.append(diverged(mixed) if lost else mixed)
+            for made in rows[-2:]:
+                made["parameters"]["gpu_model"] = device
+                made["run_id"] += device
+    said = " ".join(quality.sentences(tables(rows)))
+    assert "**mixed_float16** on A100 at batch size 32 not compared (all runs diverged)" in said
 
 
 def ended(how, accuracy):
