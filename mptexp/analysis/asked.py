@@ -1,7 +1,8 @@
 """Whether the runs that are there are those that the sweep's params file asks for."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,9 @@ class Asked:
         other: how many runs the file does not ask for: it was edited after they were made, or they
             were copied from elsewhere.
         differing: parameters whose values of these runs the file does not have, with both values.
-        missing: how many runs that it asks for have no record.
-        planned: how many it asks for, those of several devices counted once.
+        missing: how many runs that it asks for have no record, on each device that it names; one
+            of `local` is missing where no machine has it.
+        planned: how many it asks for.
         excluded: how many points of its matrix it leaves out by `exclude`; of `points`.
         points: how many its matrix has.
         entries: those of `exclude`.
@@ -29,7 +31,7 @@ class Asked:
 
     other: int = 0
     differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    missing: int = 0
+    missing: Mapping[str, int] = field(default_factory=dict)
     planned: int = 0
     excluded: int = 0
     points: int = 0
@@ -41,7 +43,8 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     """What the text of a params file says of some records; the text is empty where there is none.
 
     What StepTimer recorded has none by nature.
-    Devices do not count, since machines share a params file, nor batch sizes that were searched.
+    Machines share a params file: a run of `local` may be of any device, and no run is another than
+    was asked for by its device alone, nor by a batch size that was searched.
     """
     if not text:
         own = all(map(is_of_timer, records))
@@ -53,10 +56,13 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     points = [Run(**point).published().model_dump() for point in sweep.points()]
     wanted = [point | {"block": block} for point in points for block in range(sweep.repeats)]
     runs = [_as_asked(defaults() | record["parameters"]) for record in records]
-    whole = [name for name in Run.model_fields if name != "gpu_model"]
     # What was searched for is no other batch size, and stands for none that was asked for.
-    names = [name for name in whole if not (sweep.max_batch and name == "batch_size")]
-    asked, there = ({_key(run, whole) for run in side} for side in (wanted, runs))
+    free = {"gpu_model", *["batch_size"] * sweep.max_batch}
+    names = [name for name in Run.model_fields if name not in free]
+    named = sweep.devices()
+    there = {_key(_on_named(run, named), Run.model_fields) for run in runs}
+    asked = {_key(run, Run.model_fields): run["gpu_model"] for run in wanted}
+    missing = Counter(device for key, device in asked.items() if key not in there)
     like = {_key(run, names) for run in wanted}
     others = [run for run in runs if _key(run, names) not in like]
     grid = sweep.model_copy(update={"exclude": [], "include": []}).points()
@@ -68,7 +74,7 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     return Asked(
         len(others),
         _differing(others, wanted, [name for name in names if name not in unknown]),
-        len(asked - there),
+        dict(sorted(missing.items())),
         len(asked),
         len(grid) + len(sweep.include) - len(points),
         len(grid),
@@ -82,7 +88,12 @@ def _as_asked(run: Mapping[str, Any]) -> dict[str, Any]:
     return {**run, "dataset": dataset, "seed": run["seed"] - run["block"]}
 
 
-def _key(run: Mapping[str, Any], names: Sequence[str]) -> str:
+def _on_named(run: Mapping[str, Any], named: Collection[str]) -> dict[str, Any]:
+    """The run of `local` that it is, where the params file does not name its device."""
+    return {**run, "gpu_model": run["gpu_model"] if run["gpu_model"] in named else "local"}
+
+
+def _key(run: Mapping[str, Any], names: Iterable[str]) -> str:
     return json.dumps([run[name] for name in names])
 
 

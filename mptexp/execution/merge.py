@@ -19,7 +19,7 @@ from mptexp.spec import files, params
 from mptexp.spec.devices import local_device
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import REPORT_KEYS
-from mptexp.spec.run import Run, defaults
+from mptexp.spec.run import defaults
 from mptexp.traces import xplane
 
 # The files of a run that are copied. The page beside a notebook is made again from the notebook.
@@ -138,7 +138,7 @@ def _missing(out: SweepDir, there: Collection[str]) -> dict[str, int]:
     measured, not of the one that merges.
     """
     sweep, _ = params.read(out.params)
-    asked = {Run(**point).gpu_model for point in sweep.points()}
+    asked = sweep.devices()
     local = set(there) - asked or {local_device()}
     runs = [
         run.model_copy(update={"gpu_model": device})

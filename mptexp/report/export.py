@@ -59,7 +59,8 @@ def _write(sweep: MeasuredSweep, folder: Path) -> None:
     shown = "" if tables.ok.empty else _tables(tables, folder)
     drawn = [_figure(figure, folder) for figure in all_figures.figures(sweep)]
     head = f"# {safe(lead.title(sweep))}\n\n*{safe(sweep.question)}*"
-    sentences = bullets([*caveats.sentences(tables), *lead.sentences(sweep)])
+    warnings = [*caveats.sentences(tables), *caveats.incomplete(tables)]
+    sentences = bullets([*warnings, *lead.sentences(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")
 

@@ -100,6 +100,10 @@ class Sweep(StrictModel):
         left = [p for p in full if not _excluded(usual | p, self.exclude)]
         return left + [{**self.defaults, **entry} for entry in self.include]
 
+    def devices(self) -> set[str]:
+        """The devices that points name; a point of `local` is of each machine that measures it."""
+        return {Run(**point).gpu_model for point in self.points()} - {"local"}
+
     def unnamed(self) -> dict[str, Any]:
         """Axes of the matrix that an entry of `include` does not name, and its value of each."""
         usual = defaults() | self.defaults

@@ -1,12 +1,14 @@
 """Runs that are not those of the params file that lies beside them."""
 
 import json
+import shutil
 
 import pytest
 from builders import published, record, tables, written_sweep
 from support import PROJECT, mptexp
 
 from mptexp.analysis import asked, sweep_tables
+from mptexp.execution import merge
 from mptexp.records.schema import FOREIGN
 from mptexp.report.answers import caveats
 
@@ -57,7 +59,25 @@ def test_fewer_repeats_than_were_made_and_runs_that_are_missing_are_named():
 
 def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
     searched = asked.of([*runs(), *runs(batch_size=48)], TEXT + "max_batch: true\n")
-    assert (searched.other, searched.missing) == (0, 0)
+    assert (searched.other, searched.missing) == (0, {})
+
+
+def test_runs_are_missing_on_each_device_that_the_file_names(tmp_path):
+    # The lie: "every comparison is valid" of three devices, of which one was never measured.
+    place = written_sweep(tmp_path / "sweep", "V100", 1.0)
+    half = written_sweep(tmp_path / "half", "A100", 0.5, runs=2)
+    shutil.copytree(half.runs, place.runs, dirs_exist_ok=True)
+    matrix = "policy: [float32, mixed_float16], gpu_model: [V100, A100, H100]"
+    place.params.write_text(f"repeats: 3\nmatrix: {{{matrix}}}\n")
+    told = "8 of 18 runs that params.yaml asks for have no record yet: 2 on A100, 6 on H100"
+    done = mptexp("report", "sweep", "--check", cwd=tmp_path)
+    assert told in done.stdout
+    assert f"**Incomplete**: {told}." in caveats.banner(sweep_tables.load(place))
+    # As a merge counts them.
+    assert merge.merge([place.root], tmp_path / "all").missing == {"A100": 2, "H100": 6}
+    # A point of `local` may be of any machine.
+    place.params.write_text("repeats: 3\nmatrix: {policy: [float32, mixed_float16]}\n")
+    assert sweep_tables.load(place).asked.missing == {}
 
 
 def test_where_no_file_says_what_was_asked_for_that_is_said(tmp_path):
@@ -123,7 +143,7 @@ def test_batch_sizes_that_were_asked_for_are_missing_beside_those_that_were_sear
     # The lie: "Every comparison is valid", with 12 of 18 runs not made.
     text = "max_batch: true\nmatrix: {batch_size: [32, 64], policy: [float32, mixed_float16]}\n"
     found = asked.of(runs(), text + "repeats: 2\n")
-    assert (found.missing, found.planned) == (4, 8)
+    assert (found.missing, found.planned) == ({"local": 4}, 8)
     whole = [*runs(), *runs(batch_size=64), *runs(batch_size=96)]
     found = asked.of(whole, text + "repeats: 2\n")
-    assert (found.missing, found.other) == (0, 0)
+    assert (found.missing, found.other) == ({}, 0)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from builders import published
+from builders import published, written_sweep
 from hostile import PIECES, markdown, shape, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
@@ -104,6 +104,17 @@ def test_a_sweep_without_a_success_is_exported(tmp_path):
     assert export.export(place, tmp_path / "out") == []
     assert "No run of this sweep succeeded" in (tmp_path / "out/draft.md").read_text()
     assert not list(tmp_path.glob("out/*.png"))
+
+
+def test_the_draft_says_which_runs_are_missing(tmp_path, monkeypatch):
+    # The lie: a draft of two devices of three, without a word of the third.
+    monkeypatch.setattr(all_figures, "FIGURES", ())
+    place = written_sweep(tmp_path / "sweep", "V100", 1.0)
+    matrix = "policy: [float32, mixed_float16], gpu_model: [V100, H100]"
+    place.params.write_text(f"repeats: 3\nmatrix: {{{matrix}}}\n")
+    export.export(place, tmp_path / "out")
+    said = "6 of 12 runs that params.yaml asks for have no record yet: 6 on H100."
+    assert f"- **Incomplete**: {said}" in (tmp_path / "out/draft.md").read_text()
 
 
 def test_a_directory_without_records_is_refused(tmp_path):

@@ -83,8 +83,7 @@ def banner(
         opening = _opening(flag, runs, of, tables)
         holds = _holds(tables, findings)
         full.append(" ".join(filter(None, [opening, also, holds, f"{more}."])))
-    incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
-    return [*full, *incomplete, *left_out(tables)]
+    return [*full, *incomplete(tables), *left_out(tables)]
 
 
 def is_minor(tables: Tables, what: str) -> bool:
@@ -176,12 +175,20 @@ def remarks(tables: Tables) -> list[str]:
     return [safe(text) for text in (*lines, *excluded(tables))]
 
 
+def incomplete(tables: Tables) -> list[str]:
+    """The same as `missing`, as a warning in Markdown."""
+    return [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
+
+
 def missing(tables: Tables) -> list[str]:
-    """How many runs that params.yaml asks for are not there."""
+    """How many runs that params.yaml asks for are not there, and on which of its devices."""
     asked = tables.asked
-    planned = wording.count(asked.planned, "run")
-    said = f"{asked.missing} of {planned} that params.yaml asks for have no record yet"
-    return [said] if asked.missing else []
+    if not asked.missing:
+        return []
+    runs, planned = sum(asked.missing.values()), wording.count(asked.planned, "run")
+    named = set(asked.missing) != {"local"}
+    where = f": {', '.join(f'{n} on {name}' for name, n in asked.missing.items())}" * named
+    return [f"{runs} of {planned} that params.yaml asks for have no record yet{where}"]
 
 
 def excluded(tables: Tables) -> list[str]:
