@@ -241,17 +241,18 @@ settings.load_profile("same")
 # --- order -----------------------------------------------------------------------------------
 # Each process takes a file at a time: the longest first, lest one of them works alone at the end.
 LONGEST = (
-    "training/test_run", "system/test_survival", "training/frontends/test_loop",
-    "execution/test_ray_executor", "analysis/test_layer_search", "system/test_without_tensorflow",
-    "system/test_notebooks", "training/measure/test_profiler", "system/test_prepare",
-    "execution/test_max_batch", "execution/test_blocks", "diagnosis/test_verdict",
-    "training/numerics/test_emulation", "training/numerics/test_quantization",
-    "system/test_browser", "report/pages/test_page", "training/test_arithmetic",
-    "training/test_identity", "training/backends/test_replicas", "report/pages/test_site",
-    "report/figures/test_registry", "report/pages/test_lead", "training/test_layers",
-    "system/test_foreign_folder", "system/test_fuzz", "training/numerics/test_exponents",
-    "system/test_security", "execution/test_sweep", "system/test_gpu_hour", "system/test_cli",
-    "training/test_models", "execution/test_merge", "execution/test_forked",
+    "training/frontends/test_loop", "analysis/test_layer_search", "system/test_notebooks",
+    "diagnosis/test_verdict", "system/test_survival", "training/test_onednn",
+    "report/pages/test_lead", "training/numerics/test_emulation", "system/test_without_tensorflow",
+    "system/test_prepare", "training/test_arithmetic", "training/test_identity",
+    "report/pages/test_page", "training/test_user_model", "execution/test_blocks",
+    "system/test_security", "training/measure/test_profiler", "system/test_browser",
+    "training/test_measured_run", "training/test_step_timer", "execution/test_ray_executor",
+    "report/pages/test_site", "system/test_fuzz", "training/backends/test_replicas",
+    "execution/test_max_batch", "system/test_cli", "system/test_gpu_hour", "training/test_layers",
+    "spec/test_documents", "system/test_foreign_folder", "report/tables/test_summary_tables",
+    "training/test_validation_images", "training/test_models", "execution/test_sweep",
+    "training/numerics/test_quantization", "report/figures/test_all_figures",
 )  # fmt: skip
 
 

@@ -119,3 +119,10 @@ def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
         "test_too_few_steps_to_time_are_unsupported",  # by a helper
         "test_gradients_are_clipped_without_their_loss_scale",  # it trains in this process
     } <= slow
+
+
+def test_the_longest_files_are_files():
+    # Two were renamed and came last, where one process works alone.
+    import conftest
+
+    assert [n for n in conftest.LONGEST if not (PROJECT / f"tests/{n}.py").exists()] == []
