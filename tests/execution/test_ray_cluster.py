@@ -1,5 +1,9 @@
 """What is asked of a Ray cluster and cannot be had is refused."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from support import mptexp
 
@@ -41,3 +45,13 @@ def test_ray_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", found.get)
     with pytest.raises(ParamsError, match=r"pip install 'ray>="):
         ray_cluster.check(Execution(60, executor="ray"), None, False)
+
+
+def test_rays_processes_do_not_import_what_nothing_needs():
+    program = (
+        "import sys, jsonschema; print(sys.modules.get('rfc3987_syntax'), 'lark' in sys.modules)"
+    )
+    path = {"PYTHONPATH": ray_cluster.HIDING}
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | path,
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.split() == ["None", "False"]
