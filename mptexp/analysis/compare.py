@@ -1,7 +1,8 @@
 """Two sweeps, or several sessions of each, side by side: points joined, and what else differs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mptexp.analysis import comparability, contrast, speedups, sweep_tables, val
 from mptexp.analysis.points import POINT, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import consistent, store
-from mptexp.records.schema import known_parameters
+from mptexp.records.schema import STATUSES, known_parameters
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
 from mptexp.spec import params, tasks
@@ -19,6 +20,8 @@ from mptexp.spec.run import Run
 
 # The device may differ: that is often what is compared.
 JOINED = [name for name in POINT if name != "gpu_model"] + ["policy"]
+# What a row says of the two sides of its point.
+NAMED = ["device_a", "device_b", "ended_a", "ended_b", "lost"]
 # What wanders by itself says nothing of what differs.
 WANDERING = ("load", "swap_used_bytes", "clean")
 
@@ -109,8 +112,37 @@ def _tables(
     return Tables(results, history, ratios, own, damaged, settings, changed=changed)
 
 
+@dataclass(frozen=True)
+class Side:
+    """What one side has at a point, under a policy, on a device, however its runs ended.
+
+    Attributes:
+        key: the values of JOINED, and the device; empty where it has no run there.
+        runs: its runs, rows of `Tables.results`.
+    """
+
+    key: tuple
+    runs: pd.DataFrame
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """The runs that ended well."""
+        return self.runs[self.runs.status == "ok"]
+
+    @property
+    def lost(self) -> list[str]:
+        """How those ended that did not end well."""
+        return [name for name in STATUSES if name != "ok" and (self.runs.status == name).any()]
+
+    @property
+    def ended(self) -> str:
+        """`1 ok, 2 diverged`; `no run` of none."""
+        counts = self.runs.status.value_counts()
+        return ", ".join(f"{counts[n]} {n}" for n in STATUSES if n in counts) or "no run"
+
+
 def points(a: Tables, b: Tables) -> pd.DataFrame:
-    """The points that both sweeps measured, for each pair of devices.
+    """The points that both sweeps measured well, for each pair of devices.
 
     A device that both sweeps have is compared with itself alone. Where each side has one policy and
     the other another, as trainings timed by StepTimer in float32 and in mixed precision, these are
@@ -122,14 +154,50 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
     for the number of points; from fewer, nothing is claimed.
 
     Returns:
-        Columns of JOINED, device_a, device_b, step_s_a, step_s_b (seconds, geometric means over
-        sessions), ratio (step_s_a / step_s_b: above 1, B is faster), low, high, sessions_a,
-        sessions_b, runs_a, runs_b, flags (what is not valid of the runs' times: then low and high
-        are empty), val_accuracy_a, val_accuracy_b (means, or of a text
-        val_perplexity), peak_memory_bytes_a, peak_memory_bytes_b (medians), and
-        cost_per_million_images_a and _b (or tokens) where both have a price_per_hour.
+        Columns of JOINED, device_a, device_b, ended_a, ended_b (see `Side`), lost (how runs of
+        either side ended that did not end well: of the others' accuracy nothing is said), step_s_a,
+        step_s_b (seconds, geometric means over sessions), ratio (step_s_a / step_s_b: above 1, B is
+        faster), low, high, sessions_a, sessions_b, runs_a, runs_b (that ended well), flags (what is
+        not valid of the runs' times: then low and high are empty), val_accuracy_a, val_accuracy_b
+        (means, or of a text val_perplexity), peak_memory_bytes_a, peak_memory_bytes_b (medians),
+        and cost_per_million_images_a and _b (or tokens) where both have a price_per_hour.
     """
-    sides = [dict(list(side.ok.groupby([*JOINED, "gpu_model"]))) for side in (a, b)]
+    pairs = [(left, right) for left, right in _pairs(a, b) if len(left.ok) and len(right.ok)]
+    level = 0.95 ** (1 / max(len(pairs), 1))
+    rows = [_named(*pair) | _compared(*pair, a, b, level) for pair in pairs]
+    return pd.DataFrame(sorted(rows, key=_place))
+
+
+def not_compared(a: Tables, b: Tables) -> pd.DataFrame:
+    """The points of which one side at least has no run that ended well.
+
+    Returns:
+        Columns of JOINED, device_a, device_b, ended_a, ended_b, lost, as those of `points`; the
+        device of a side without a run is empty.
+    """
+    pairs = [pair for pair in _pairs(a, b) if not all(len(side.ok) for side in pair)]
+    rows = sorted((_named(*pair) for pair in pairs), key=_place)
+    return pd.DataFrame(rows, columns=[*JOINED, *NAMED])
+
+
+def _place(row: Mapping[str, Any]) -> list[str]:
+    """Sorts points by their values, and policies within."""
+    return [*(str(row[name]).zfill(9) for name in JOINED[:-1]), row["policy"]]
+
+
+def _named(left: Side, right: Side) -> dict[str, Any]:
+    """What a row says of its point, before it compares anything."""
+    known = [side.key for side in (left, right) if side.key]
+    devices = [side.key[-1] if side.key else "" for side in (left, right)]
+    lost = ", ".join(dict.fromkeys([*left.lost, *right.lost]))
+    policy = " | ".join(dict.fromkeys(key[-2] for key in known))
+    values = (*devices, left.ended, right.ended, lost)
+    return dict(zip([*JOINED, *NAMED], [*known[0][:-2], policy, *values], strict=True))
+
+
+def _pairs(a: Tables, b: Tables) -> list[tuple[Side, Side]]:
+    """What stands side by side, and last what either side has alone."""
+    sides = [_by_point(a, b), _by_point(b, a)]
     pairs = [
         (left, right)
         for left in sides[0]
@@ -139,16 +207,41 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
     policies = [{key[-2] for key in side} for side in sides]
     if max(map(len, policies), default=0) > 1 or policies[0] == policies[1]:
         pairs = [(left, right) for left, right in pairs if left[-2] == right[-2]]
-    level = 0.95 ** (1 / max(len(pairs), 1))
-    rows = [
-        dict(zip(JOINED, left[:-1], strict=True))
-        | {"policy": " | ".join(dict.fromkeys((left[-2], right[-2])))}
-        | {"device_a": left[-1], "device_b": right[-1]}
-        | _compared(sides[0][left], sides[1][right], a, b, level)
-        for left, right in pairs
+    paired = [set(keys) for keys in zip(*pairs, strict=True)] or [set(), set()]
+    none = Side((), a.results.iloc[:0])
+    alone = [
+        [one for key, one in side.items() if key not in there]
+        for side, there in zip(sides, paired, strict=True)
     ]
-    rows.sort(key=lambda row: [str(row[n]).zfill(9) for n in JOINED[:-1]])
-    return pd.DataFrame(rows)
+    return [
+        *((sides[0][left], sides[1][right]) for left, right in pairs),
+        *((side, none) for side in alone[0]),
+        *((none, side) for side in alone[1]),
+    ]
+
+
+def _by_point(own: Tables, other: Tables) -> dict[tuple, Side]:
+    """The runs of one side by the values of JOINED and the device.
+
+    Whether XLA is on is not known of a run that ended too early: as in those like it, of its own
+    side or else the other.
+    """
+    like = [name for name in JOINED[:-1] if name != "jit"]
+    known: dict[tuple, set] = {}
+    for side in (other, own):
+        known |= side.ok.groupby(like).jit.agg(set).to_dict()
+    places = own.results[like].itertuples(index=False, name=None)
+    pairs = zip(own.results.jit, places, strict=True)
+    jit = [_compiled(value, known.get(place, set())) for value, place in pairs]
+    runs = own.results.assign(jit=pd.Series(jit, own.results.index, dtype=object))
+    groups = runs.groupby([*JOINED, "gpu_model"], sort=False)
+    return {key: Side(key, group) for key, group in groups}
+
+
+def _compiled(value: Any, known: Collection[Any]) -> Any:
+    """Whether XLA was on, of what a run was told if it does not say, and of what is known."""
+    told = {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+    return next(iter(known)) if told == "auto" and len(known) == 1 else told
 
 
 def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]]) -> bool:
@@ -159,10 +252,8 @@ def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]])
     return device == other_device or (alone and (*point, policy, other_device) not in sides[0])
 
 
-def _compared(
-    left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables, level: float
-) -> dict[str, Any]:
-    left, right = (side.assign(step_s=pd.to_numeric(side.step_s)) for side in (left, right))
+def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dict[str, Any]:
+    left, right = (s.ok.assign(step_s=pd.to_numeric(s.ok.step_s)) for s in (one, other))
     means = [_session_means(side) for side in (left, right)]
     over = contrast.unpaired(*means, level)
     flags = _flags(left, right, a, b)
@@ -171,6 +262,8 @@ def _compared(
     sides = zip("ab", (left, right), means, (a, b), strict=True)
     for name, side, sessions, tables in sides:
         trained = side[side.ended_by != "target_ci"]  # the others for another number of steps each
+        if one.lost or other.lost:  # those that are left say nothing of the policy
+            trained = trained.iloc[:0]
         row |= {
             f"step_s_{name}": float(np.exp(np.log(sessions).mean())),
             f"sessions_{name}": len(sessions),

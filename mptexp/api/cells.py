@@ -271,7 +271,9 @@ def answer(directory: Place) -> "Markdown":
 
 
 def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":
-    """Compares two sweeps: returns the points that both measured, a row each.
+    """Compares two sweeps: returns the points that both measured well, a row each.
+
+    What is not compared, and how its runs ended, is a warning.
 
     Args:
         a: a sweep's directory, or a list of several sessions of it; of three a side, the ratios
@@ -281,8 +283,10 @@ def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataF
     Raises:
         ParamsError: if no point was measured well in both.
     """
+    from mptexp.report.answers import comparisons
+
     made = commands.compared(_sessions(a), _sessions(b))
-    for sentence in made.faults:
+    for sentence in (*made.faults, *comparisons.left_out(made.not_compared)):
         warnings.warn(visible(sentence), stacklevel=2)
     return made.points
 

@@ -333,16 +333,24 @@ class Compared:
     """Two sides of a comparison.
 
     Attributes:
-        points: that both measured, see `analysis.compare.points`.
+        points: that both measured well, see `analysis.compare.points`.
+        not_compared: the other points, see `analysis.compare.not_compared`.
         differences: what else differs between them.
         advice: what the ratios cannot exclude, and how to measure so that they do; sentences.
         faults: a sentence for each record that is damaged or was changed.
     """
 
     points: "pd.DataFrame"
+    not_compared: "pd.DataFrame"
     differences: "pd.DataFrame"
     advice: list[str]
     faults: list[str]
+
+    @property
+    def alike(self) -> bool:
+        """Whether nothing differs between the sides but what the points say."""
+        ended_alike = self.not_compared.empty and not self.points.lost.any()
+        return self.differences.empty and ended_alike
 
 
 def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
@@ -362,7 +370,8 @@ def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
         raise ParamsError(f"{a[0]} and {b[0]}: no point was measured well in both: {why}")
     advice = comparisons.advice(points, comparison.apart_in_time(left, right))
     faults = [text for side in (left, right) for text in (*side.damaged, *side.changed)]
-    return Compared(points, comparison.differences(left, right), advice, faults)
+    others = comparison.not_compared(left, right)
+    return Compared(points, others, comparison.differences(left, right), advice, faults)
 
 
 def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) -> "Merged":

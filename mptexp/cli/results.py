@@ -200,7 +200,7 @@ def compare(
         list[Path] | None, typer.Option("--b", metavar="DIR", help="Another session of B.")
     ] = None,
 ) -> None:
-    """Set two sweeps side by side: the points that both measured, and what else differs.
+    """Set two sweeps side by side: the points that both measured, the others, what else differs.
 
     From three sessions a side, in directories of their own, ratios have intervals, with sessions
     as the unit. Exit status 1 where a record is damaged and was left out, or was changed since it
@@ -210,16 +210,20 @@ def compare(
     from mptexp.report.answers import comparisons
 
     made = api.compared([a, *(more_a or [])], [b, *(more_b or [])])
-    tables = {"points": made.points, "differences": made.differences}
+    names = ("points", "not_compared", "differences")
+    tables = {name: getattr(made, name) for name in names}
     content = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
     said = {"advice": made.advice, "faults": made.faults}
     result({"a": str(a), "b": str(b), **content, **said})
     _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(made.points))
     for sentence in made.advice:
         out().print(plain(sentence))
-    if made.differences.empty:
+    if not made.not_compared.empty:
+        out().print()
+        _print_table("Not compared", comparisons.not_compared(made.not_compared))
+    if made.alike:
         out().print("Nothing else differs that records and identities hold.")
-    else:
+    if not made.differences.empty:
         out().print()
         _print_table("What else differs", made.differences)
     left_out(made.faults, "record")

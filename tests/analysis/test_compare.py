@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from builders import written_sweep
+from builders import diverged, written_sweep
 from scipy import stats
 from support import mptexp
 
 from mptexp.analysis import compare
+from mptexp.api import cells
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import comparisons
@@ -55,6 +56,69 @@ def test_points_that_differ_in_a_setting_are_not_joined(tmp_path):
     done = mptexp("compare", "a", "b", cwd=tmp_path)
     assert done.returncode == 2
     assert "no point was measured well in both: width 1.0 against 2.0" in done.stderr
+
+
+def change(place, made_of, policy="mixed_float16", blocks=(0, 1, 2)):
+    """Writes a directory's records of a policy in some blocks again, as a function makes them."""
+    for path in place.runs.glob("*/record.json"):
+        made = store.read_record(path)
+        if made["parameters"]["policy"] == policy and made["parameters"]["block"] in blocks:
+            store.write_record(path, made_of(made))
+
+
+def failed(made):
+    """The record as of a run that ended before anything was known of it."""
+    made |= {"status": "failed", "error": "killed", "timing": {}, "history": []}
+    known = ("in_force", "identity", "samples", "peak_memory_bytes", "fit_s")
+    return {name: value for name, value in made.items() if name not in known}
+
+
+def shown(directory, *words):
+    return mptexp("compare", *words, cwd=directory, COLUMNS="300").stdout
+
+
+def test_how_runs_ended_is_compared_too(tmp_path):
+    # The lie: "1.51× … accuracy 91 % | 90 %" and "Nothing else differs", where two of three runs
+    # of one side had diverged.
+    a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
+    assert "Nothing else differs" in shown(tmp_path, "a", "b")
+    assert "Runs, A | B" not in shown(tmp_path, "a", "b")
+    change(b, diverged, blocks=(1, 2))
+    found = compare.points(*compare.load([a], [b])).set_index("policy")
+    row = found.loc["mixed_float16"]
+    assert (row.ended_a, row.ended_b, row.lost) == ("3 ok", "1 ok, 2 diverged", "diverged")
+    assert (row.runs_a, row.runs_b) == (3, 1)
+    assert math.isnan(row.val_accuracy_a)
+    assert math.isnan(row.val_accuracy_b)
+    assert found.loc["float32", "val_accuracy_b"] == pytest.approx(0.91)
+    told = shown(tmp_path, "a", "b")
+    assert "3 ok | 1 ok, 2 diverged" in told
+    assert "not compared (some of the runs diverged)" in told
+    assert "Nothing else differs" not in told
+    change(b, failed, blocks=(1, 2))
+    assert "not compared (some of the runs did not end well)" in shown(tmp_path, "a", "b")
+
+
+def test_a_policy_of_which_no_run_ended_well_is_listed(tmp_path):
+    # The lie: its row was missing, and "Nothing else differs".
+    a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
+    for made_of, ended in ((diverged, "3 diverged"), (failed, "3 failed")):
+        change(b, made_of)
+        sides = compare.load([a], [b])
+        assert compare.points(*sides).policy.tolist() == ["float32"]
+        (row,) = compare.not_compared(*sides).to_dict("records")
+        assert (row["policy"], row["ended_a"], row["ended_b"]) == ("mixed_float16", "3 ok", ended)
+        told = shown(tmp_path, "a", "b")
+        assert f"3 ok | {ended}" in told.partition("Not compared")[2]
+        assert "Nothing else differs" not in told
+    with pytest.warns(UserWarning, match=r"1 point not compared.*: 3 ok \| 3 failed"):
+        cells.compare(a.root, b.root)
+    for path in b.runs.glob("*/record.json"):
+        if store.read_record(path)["status"] != "ok":
+            path.unlink()
+    (row,) = compare.not_compared(*compare.load([a], [b])).to_dict("records")
+    assert (row["ended_b"], row["device_b"]) == ("no run", "")
+    assert "3 ok | no run" in shown(tmp_path, "a", "b")
 
 
 def test_the_command(tmp_path):

@@ -222,16 +222,15 @@ def _xla(row: Mapping[str, Any], base: str, names: tuple[str, ...]) -> str:
 
 def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
     """The points of analysis.compare as text, for a terminal or a page."""
-    names = [n for n in compare.JOINED[:-1] if n == "batch_size" or points[n].nunique() > 1]
+    ended = _ended(points) if points.lost.any() else {}
     cells = {
-        **wording.headed(points, names),
-        **_devices(points),
-        "Policy": points.policy,
+        **_named(points),
+        **ended,
         # What is not valid of it stands beside its ratio.
         "ms per step, A | B": _both(points, "step_s"),
         "A / B, above 1: B is faster": [_ratio(row) for row in points.to_dict("records")],
         **{
-            f"{m.name.capitalize()}, A | B": _both(points, m.task.column, "accuracy")
+            f"{m.name.capitalize()}, A | B": _accuracies(points, m.task)
             for m in measures.met(points)
         },
         "Memory, A | B": _both(points, "peak_memory_bytes", "memory"),
@@ -243,13 +242,56 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
     return column_formats.without_blanks(pd.DataFrame(cells))
 
 
+def not_compared(table: pd.DataFrame) -> pd.DataFrame:
+    """The points of analysis.compare.not_compared as text."""
+    return pd.DataFrame({**_named(table), **_ended(table)}).fillna(BLANK)
+
+
+def left_out(table: pd.DataFrame) -> list[str]:
+    """How many points are not compared, and how their runs ended; nothing where there is none."""
+    said = [
+        f"{row.policy} at batch size {row.batch_size}: {row.ended_a} | {row.ended_b}"
+        for row in table.head(caveats.DIFFERENCES).itertuples()
+    ]
+    more = len(table) - len(said)
+    said += [wording.count(more, "more point")] * bool(more)
+    points = wording.count(len(table), "point")
+    why = f"{points} not compared, for want of runs on both sides that ended well"
+    return [f"{why}: {'; '.join(said)}"] if said else []
+
+
 def nothing_joined(disjoint: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> str:
     """Why two sweeps have no point in common: `width 1.0 against 2.0`."""
     return "; ".join(f"{n} {', '.join(a)} against {', '.join(b)}" for n, (a, b) in disjoint.items())
 
 
+def _named(points: pd.DataFrame) -> dict[str, Any]:
+    """The columns that tell points apart, and the policy."""
+    names = [n for n in compare.JOINED[:-1] if n == "batch_size" or points[n].nunique() > 1]
+    return {**wording.headed(points, names), **_devices(points), "Policy": points.policy}
+
+
+def _ended(points: pd.DataFrame) -> dict[str, list[str]]:
+    return {
+        "Runs, A | B": [f"{a} | {b}" for a, b in zip(points.ended_a, points.ended_b, strict=True)]
+    }
+
+
+def _accuracies(points: pd.DataFrame, task: tasks.Task) -> list[str]:
+    """The figure of a task on both sides; of a point with runs that did not end well, why not."""
+    why = {True: "some of the runs diverged", False: "some of the runs did not end well"}
+    rows = zip(_both(points, task.column, "accuracy"), points.lost, points.dataset, strict=True)
+    return [
+        f"not compared ({why['diverged' in lost]})" if lost and tasks.of(dataset) is task else cell
+        for cell, lost, dataset in rows
+    ]
+
+
 def _devices(points: pd.DataFrame) -> dict[str, list[str]]:
-    pairs = [f"{a} | {b}" for a, b in zip(points.device_a, points.device_b, strict=True)]
+    pairs = [
+        f"{a or BLANK} | {b or BLANK}"
+        for a, b in zip(points.device_a, points.device_b, strict=True)
+    ]
     return {"Device, A | B": pairs} if len(set(pairs)) > 1 else {}
 
 
