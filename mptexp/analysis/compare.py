@@ -78,20 +78,21 @@ def _refuse_copies(places: Sequence[SweepDir], sessions: Sequence[Sequence[dict]
 def disjoint(a: Tables, b: Tables) -> dict[str, tuple[list[str], list[str]]]:
     """The known parameters that have no value in common, with the values of both sides.
 
-    They are why no point can be joined.
+    They are why no point can be joined. The seed is that of block 0.
     """
-    sides = [[known_parameters(r) for r in side.records] for side in (a, b)]
+    sides = [[_of_block_0(known_parameters(r)) for r in side.records] for side in (a, b)]
     apart = {}
     for name in Run.model_fields:
         left, right = (sorted({str(r[name]) for r in side if name in r}) for side in sides)
-        if (
-            left
-            and right
-            and name not in ("gpu_model", "seed", "block")
-            and not set(left) & set(right)
-        ):
+        if left and right and name != "gpu_model" and not set(left) & set(right):
             apart[name] = (left, right)
     return apart
+
+
+def _of_block_0(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's parameters without its block, by which the seed varies."""
+    given = {"seed": run["seed"] - run["block"]} if {"seed", "block"} <= {*run} else {}
+    return {name: value for name, value in run.items() if name not in ("seed", "block")} | given
 
 
 def _tables(
@@ -305,6 +306,11 @@ def _flags(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> str
         measured.append({consistent.measurement(record) for record in records} - {()})
     names += ["same measurement"] * bool(measured[0] & measured[1])
     return validity.together(names)
+
+
+def ended(side: Tables) -> str:
+    """How the runs of a side ended: `3 ok, 6 diverged`."""
+    return Side((), side.results).ended
 
 
 def apart_in_time(a: Tables, b: Tables) -> bool:

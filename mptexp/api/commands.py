@@ -365,8 +365,8 @@ def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
     left, right = comparison.load([SweepDir(p) for p in a], [SweepDir(p) for p in b])
     points = comparison.points(left, right)
     if points.empty:
-        why = comparisons.nothing_joined(comparison.disjoint(left, right))
-        why = why or "see their results.csv"
+        ended = [comparison.ended(side) for side in (left, right)]
+        why = comparisons.nothing_joined(comparison.disjoint(left, right), ended)
         raise ParamsError(f"{a[0]} and {b[0]}: no point was measured well in both: {why}")
     advice = comparisons.advice(points, comparison.apart_in_time(left, right))
     faults = [text for side in (left, right) for text in (*side.damaged, *side.changed)]

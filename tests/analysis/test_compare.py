@@ -121,6 +121,24 @@ def test_a_policy_of_which_no_run_ended_well_is_listed(tmp_path):
     assert "3 ok | no run" in shown(tmp_path, "a", "b")
 
 
+def test_why_no_point_is_in_both_is_said(tmp_path):
+    # The puzzle: "see their results.csv", of sweeps that had none.
+    a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
+    for policy in ("float32", "mixed_float16"):
+        change(b, failed, policy)
+    done = mptexp("compare", "a", "b", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no point was measured well in both: runs of A: 6 ok; of B: 6 failed" in done.stderr
+    c = written_sweep(tmp_path / "c", "A100", 1.0)
+    for path in c.runs.glob("*/record.json"):
+        made = store.read_record(path)
+        made["parameters"]["seed"] += 100
+        store.write_record(path, made)
+    done = mptexp("compare", "a", "c", cwd=tmp_path)
+    assert "no point was measured well in both: seed 0 against 100" in done.stderr
+    assert compare.disjoint(*compare.load([a], [c])) == {"seed": (["0"], ["100"])}
+
+
 def test_the_command(tmp_path):
     written_sweep(tmp_path / "a", "A100", 1.0)
     written_sweep(tmp_path / "b", "H100", 0.5)

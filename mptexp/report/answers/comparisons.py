@@ -260,9 +260,17 @@ def left_out(table: pd.DataFrame) -> list[str]:
     return [f"{why}: {'; '.join(said)}"] if said else []
 
 
-def nothing_joined(disjoint: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> str:
-    """Why two sweeps have no point in common: `width 1.0 against 2.0`."""
-    return "; ".join(f"{n} {', '.join(a)} against {', '.join(b)}" for n, (a, b) in disjoint.items())
+def nothing_joined(
+    disjoint: Mapping[str, tuple[Sequence[str], Sequence[str]]], ended: Sequence[str]
+) -> str:
+    """Why no point was measured well in both of two sweeps: `width 1.0 against 2.0`.
+
+    Args:
+        disjoint: parameters without a value in common, with the values of both.
+        ended: how the runs of either ended.
+    """
+    apart = [f"{n} {', '.join(a)} against {', '.join(b)}" for n, (a, b) in disjoint.items()]
+    return "; ".join(apart) or f"runs of A: {ended[0]}; of B: {ended[1]}"
 
 
 def _named(points: pd.DataFrame) -> dict[str, Any]:
