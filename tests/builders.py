@@ -92,7 +92,7 @@ def diverged(made):
     return made | {"status": "diverged", "error": NOT_FINITE, "history": [], "timing": {}}
 
 
-def text(policy="float32", block=0, loss=2.0, chance=3.0, step_s=0.1, sequences=(0.1, -0.1)):
+def text(policy="float32", block=0, loss=2.0, chance=3.0, step_s=0.1, sequences=(0.1, -0.1, 0.0)):
     """The record of a training on text: these differences from the loss are its sequences'."""
     made = record(policy, block, step_s)
     run = Run(

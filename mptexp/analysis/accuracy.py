@@ -181,7 +181,7 @@ def concluded(
     low, high, enough = over.low, over.high, float(images)
     if tasks.of(row["dataset"]) is tasks.IMAGES:  # whose accuracies differ by 1 at most
         low, high = (float(np.clip(end, -1.0, 1.0)) for end in (low, high))
-    elif images:  # of a loss, which is no count, the interval says what few sequences show
+    elif images >= image_pairs.FEWEST:  # of a loss, which is no count, the interval says it
         enough = math.inf
     forbidden = not_allowed(flags, enough) if over.n else ""
     said = forbidden or verdict(low, high, margin)
@@ -192,7 +192,8 @@ def concluded(
     # Few images cannot show that nothing is lost; that something is, the interval says of any.
     # Where more of them would show no more, repeats are too few.
     open_ = over.n and said in ("equal", "undecided") and by_blocks == "equal"
-    if open_ and image_pairs.NONE_AMONG / enough > margin:
+    by_images = said == "too few repeats" and by_blocks != said  # of too few nothing is known
+    if (open_ or by_images) and image_pairs.NONE_AMONG / enough > margin:
         said = "too few images"
     ends = {"low": low, "high": high, "flags": validity.together(flags), "verdict": said}
     return over.columns("difference") | ends

@@ -26,6 +26,7 @@ from mptexp.analysis.comparability import Record
 PSEUDO_IMAGES = 2
 # Of n images without a single difference the true share that differs may be 3.7 / n, at 97.5 %.
 NONE_AMONG = -math.log(0.025)
+FEWEST = 3  # sequences of a text from which anything is known of others
 OFF = 0.01  # of the images, by which a list may depart from the accuracy that validation gave
 
 
@@ -101,8 +102,11 @@ def _of_losses(left: Sequence[Record], right: Sequence[Record]) -> Spread:
 
 
 def _of_mean(values: np.ndarray) -> float:
-    """Variance of a mean of some values; of a single one nothing is known."""
-    return float(values.var(ddof=1) / len(values)) if len(values) > 1 else np.inf
+    """Variance of a mean of some values; of fewer than FEWEST nothing is known.
+
+    Two that happen to agree would show none at all.
+    """
+    return float(values.var(ddof=1) / len(values)) if len(values) >= FEWEST else np.inf
 
 
 def of_pairs(differences: np.ndarray, margin: float) -> Spread:

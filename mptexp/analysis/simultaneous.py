@@ -35,7 +35,8 @@ def together(
 ) -> list[Contrast]:
     """Contrasts with intervals that hold for all of them together, in their order.
 
-    For the comparisons of one table, of which a reader takes the best.
+    For the comparisons of one table, of which a reader takes the best. One of whose mean nothing
+    is known has none.
 
     Args:
         more: as in `half_widths`.
@@ -47,7 +48,10 @@ def together(
     beyond = more and [more[k] for k in places]
     halves = half_widths([o.values for o in own], beyond, [LEAST[o.kind] for o in own])
     for k, half in zip(places, halves, strict=True):
-        made[k] = contrasts[k] if math.isnan(half) else contrasts[k].within(half)
+        if math.isnan(half):
+            made[k] = contrasts[k]
+        elif math.isfinite(half):
+            made[k] = contrasts[k].within(half)
     return made
 
 
@@ -89,7 +93,8 @@ def half_widths(
             measured it; none by default.
 
     Returns:
-        A half width for each comparison; NaN where it has fewer than three blocks.
+        A half width for each comparison; NaN where it has fewer than three blocks, infinite where
+        a variance of its mean is, of which nothing is known then.
     """
     samples = [np.asarray(v, float) for v in values]
     known = [k for k, v in enumerate(samples) if len(v) >= FEWEST]
@@ -118,9 +123,11 @@ def _width(
     level: float, variance: np.ndarray, freedom: np.ndarray, more: np.ndarray, its: np.ndarray
 ) -> np.ndarray:
     """Half width of an interval whose variance has two parts (Satterthwaite 1946)."""
-    total = variance + more
-    df = total**2 / (variance**2 / freedom + more**2 / its)
-    return np.asarray(special.stdtrit(df, (1 + level) / 2) * np.sqrt(total))
+    known = np.where(np.isfinite(more), more, 0.0)
+    total = variance + known
+    df = total**2 / (variance**2 / freedom + known**2 / its)
+    widths = special.stdtrit(df, (1 + level) / 2) * np.sqrt(total)
+    return np.where(np.isfinite(more), widths, math.inf)
 
 
 def _moderated(variance: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

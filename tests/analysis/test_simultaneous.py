@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from mptexp.analysis import simultaneous
+from mptexp.analysis import contrast, simultaneous
 
 
 def noise(points, blocks, seed, spread=1.0):
@@ -27,6 +27,15 @@ def test_one_comparison_has_its_own_interval():
 def test_fewer_than_three_blocks_claim_nothing():
     halves = simultaneous.half_widths([[0.1, 0.1], [0.1, 0.2, 0.3], [0.2]])
     assert [math.isnan(half) for half in halves] == [True, False, True]
+
+
+def test_of_a_mean_of_which_nothing_is_known_there_is_no_interval():
+    # The lie: of a text of one sequence the interval of its blocks alone, "equal within 1 %".
+    own = [contrast.paired([v, v, 1.01 * v], [0.0, 0.0, 0.0], "difference") for v in (0.01, 0.02)]
+    both = simultaneous.together(own, [(math.inf, 1.0), (0.0, 1.0)])
+    assert math.isnan(both[0].low)
+    assert both[0].estimate == own[0].estimate
+    assert math.isfinite(both[1].low)
 
 
 @pytest.mark.parametrize(("points", "blocks"), [(4, 3), (40, 3), (40, 5)])
