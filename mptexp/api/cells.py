@@ -286,7 +286,8 @@ def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataF
     from mptexp.report.answers import comparisons
 
     made = commands.compared(_sessions(a), _sessions(b))
-    for sentence in (*made.faults, *comparisons.left_out(made.not_compared)):
+    others = comparisons.left_out(made.not_compared, made.points)
+    for sentence in (*made.faults, *others):
         warnings.warn(visible(sentence), stacklevel=2)
     return made.points
 

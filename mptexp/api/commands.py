@@ -348,9 +348,10 @@ class Compared:
 
     @property
     def alike(self) -> bool:
-        """Whether nothing differs between the sides but what the points say."""
-        ended_alike = self.not_compared.empty and not self.points.lost.any()
-        return self.differences.empty and ended_alike
+        """Whether nothing differs between the sides but what the points say, nor how runs ended."""
+        lost = self.points[self.points.lost != ""]
+        ended_alike = [(t.ended_a == t.ended_b).all() for t in (lost, self.not_compared)]
+        return self.differences.empty and all(ended_alike)
 
 
 def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:

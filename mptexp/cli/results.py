@@ -220,7 +220,7 @@ def compare(
         out().print(plain(sentence))
     if not made.not_compared.empty:
         out().print()
-        _print_table("Not compared", comparisons.not_compared(made.not_compared))
+        _print_table("Not compared", comparisons.not_compared(made.not_compared, made.points))
     if made.alike:
         out().print("Nothing else differs that records and identities hold.")
     if not made.differences.empty:

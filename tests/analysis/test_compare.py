@@ -111,7 +111,8 @@ def test_a_policy_of_which_no_run_ended_well_is_listed(tmp_path):
         told = shown(tmp_path, "a", "b")
         assert f"3 ok | {ended}" in told.partition("Not compared")[2]
         assert "Nothing else differs" not in told
-    with pytest.warns(UserWarning, match=r"1 point not compared.*: 3 ok \| 3 failed"):
+    said = r"1 point not compared, .*: batch size 32, policy mixed_float16: 3 ok \| 3 failed"
+    with pytest.warns(UserWarning, match=said):
         cells.compare(a.root, b.root)
     for path in b.runs.glob("*/record.json"):
         if store.read_record(path)["status"] != "ok":
@@ -119,6 +120,21 @@ def test_a_policy_of_which_no_run_ended_well_is_listed(tmp_path):
     (row,) = compare.not_compared(*compare.load([a], [b])).to_dict("records")
     assert (row["ended_b"], row["device_b"]) == ("no run", "")
     assert "3 ok | no run" in shown(tmp_path, "a", "b")
+    # The same ending on both sides is no difference.
+    change(a, failed)
+    more = written_sweep(tmp_path / "c", "A100", 1.0)
+    change(more, failed)
+    told = shown(tmp_path, "a", "c")
+    assert "3 failed | 3 failed" in told
+    assert "Nothing else differs" in told
+
+
+def test_what_tells_a_point_that_is_not_compared_from_the_others_is_said(tmp_path):
+    a = written_sweep(tmp_path / "a", "A100", 1.0)
+    written_sweep(tmp_path / "b", "A100", 1.0)
+    more = written_sweep(tmp_path / "v", "V100", 4.0)
+    shutil.copytree(more.runs, a.runs, dirs_exist_ok=True)
+    assert "V100 | –" in shown(tmp_path, "a", "b").partition("Not compared")[2]
 
 
 def test_why_no_point_is_in_both_is_said(tmp_path):

@@ -242,22 +242,36 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
     return column_formats.without_blanks(pd.DataFrame(cells))
 
 
-def not_compared(table: pd.DataFrame) -> pd.DataFrame:
-    """The points of analysis.compare.not_compared as text."""
-    return pd.DataFrame({**_named(table), **_ended(table)}).fillna(BLANK)
+def not_compared(table: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+    """The points of analysis.compare.not_compared as text.
+
+    Args:
+        table: those.
+        points: that are compared: what tells the others from them is said, too.
+    """
+    both = pd.concat([table, points], ignore_index=True)
+    return pd.DataFrame({**_named(both), **_ended(both)}).fillna(BLANK).head(len(table))
 
 
-def left_out(table: pd.DataFrame) -> list[str]:
-    """How many points are not compared, and how their runs ended; nothing where there is none."""
-    said = [
-        f"{row.policy} at batch size {row.batch_size}: {row.ended_a} | {row.ended_b}"
-        for row in table.head(caveats.DIFFERENCES).itertuples()
-    ]
+def left_out(table: pd.DataFrame, points: pd.DataFrame) -> list[str]:
+    """A sentence with the number of points that are not compared, and some; none where all are.
+
+    Args:
+        table, points: as not_compared takes them.
+    """
+    if table.empty:
+        return []
+    rows = not_compared(table, points).head(caveats.DIFFERENCES).to_dict("records")
+    said = []
+    for row in rows:
+        *named, (_, ended) = [(head.partition(",")[0].lower(), v) for head, v in row.items()]
+        said.append(f"{', '.join(f'{head} {value}' for head, value in named)}: {ended}")
     more = len(table) - len(said)
     said += [wording.count(more, "more point")] * bool(more)
-    points = wording.count(len(table), "point")
-    why = f"{points} not compared, for want of runs on both sides that ended well"
-    return [f"{why}: {'; '.join(said)}"] if said else []
+    number = wording.count(len(table), "point")
+    return [
+        f"{number} not compared, for want of runs on both sides that ended well: {'; '.join(said)}"
+    ]
 
 
 def nothing_joined(
