@@ -432,11 +432,16 @@ def perplexity(value: float) -> str:
 
 
 def share(fraction: float) -> str:
-    """A share as a percentage of two digits that count; no share is said to be zero that is not."""
+    """A share as a percentage of two digits that count.
+
+    None is said to be nothing, or all, that is not.
+    """
     if fraction == 0:
         return "0 %"
     if fraction < 1e-5:
         return "< 0.001 %"
+    if 0.995 <= fraction < 1 - 1e-9:
+        return "> 99 %"
     return f"{fraction * 100:.2g} %" if fraction < 0.0995 else f"{fraction * 100:.0f} %"
 
 

@@ -77,9 +77,10 @@ def test_scales_are_written_as_powers_of_two(number, words):
 
 
 @pytest.mark.parametrize(
-    ("share", "words"), [(0, "0 %"), (1e-7, "< 0.001 %"), (0.0123, "1.2 %"), (0.999, "100 %")]
+    ("share", "words"),
+    [(0, "0 %"), (1e-7, "< 0.001 %"), (0.0123, "1.2 %"), (0.999, "> 99 %"), (1.0, "100 %")],
 )
-def test_no_share_is_zero_that_is_not(share, words):
+def test_no_share_is_nothing_or_all_that_is_not(share, words):
     assert wording.share(share) == words
 
 
