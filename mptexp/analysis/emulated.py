@@ -19,6 +19,7 @@ from mptexp.spec import number_formats, tasks
 from mptexp.spec.policies import POLICY_ROWS
 
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
+USUAL = ("auto", "none", 1.0)  # loss scales that leave float32 as it is
 LITTLE = 2.0  # percentage points that count as a small loss
 Size = Literal[
     "small",
@@ -180,7 +181,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     more, levels = [], []
     made = list(made)
     for k, point in enumerate(made):
-        base = next((p for p in made if p.network == point.network and p.is_float32), point)
+        base = _base(point, made)
         blocks = [b for b in point.runs if b in base.runs]
         more.append(_spread(point, base, tables))
         levels.append(_level(base, point))
@@ -209,6 +210,16 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         replace(point, loss=losses.get(k, point.loss), nearest=others.get(k, Contrast()))
         for k, point in enumerate(made)
     ]
+
+
+def _base(point: Point, made: Sequence[Point]) -> Point:
+    """The float32 of a point's network, at the usual loss scale where it was measured at several.
+
+    The point itself where there is none.
+    """
+    known = [p for p in made if p.network == point.network and p.is_float32]
+    usual = [p for p in known if p.choice["loss_scale"] in USUAL]
+    return next(iter(usual or known), point)
 
 
 def _level(base: Point, point: Point) -> float:

@@ -142,3 +142,14 @@ def test_runs_that_trained_for_other_lengths_have_no_loss():
     fixed = points(emulated_runs([1, 1, 1]), cut)[1]
     assert fixed.loss.n == 0
     assert fixed.size == "too few repeats"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_formats_are_compared_with_float32_at_its_usual_loss_scale(is_first):
+    # By the order of run ids one float32 or another: +4.1 points, "inconsistent", or -20.9.
+    usual = emulated_runs([5.0, 5.1, 5.2])
+    scaled = emulated_runs([30.0, 30.1, 30.2], loss_scale=2.0**-120)
+    narrow = emulated_runs([9.1, 9.2, 9.3], **STOCHASTIC)
+    floats = [scaled, usual] if is_first else [usual, scaled]
+    (found,) = [p for p in points(*floats, narrow) if not p.is_float32]
+    assert found.loss.estimate == pytest.approx(4.1)
