@@ -44,7 +44,7 @@ def test_sequences_are_paired_only_where_they_are_the_same():
     right["validated"] |= {"digest": "0" * 12}
     apart = image_pairs.spread({0: left}, {0: right}, 0.01)
     assert paired.variance < apart.variance / 4
-    assert apart.variance == pytest.approx(2 * 0.02 / 2)
+    assert apart.variance == pytest.approx(2 * 0.01 / 3)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_figures_that_do_not_follow_from_the_sequences_are_a_fault():
     assert consistent.fault(other).startswith("timing.tokens_per_s is 81920, but 40960 follows")
     short = text()
     short["validated"]["losses"].pop()
-    assert "a loss for each of 2 sequences" in schema.fault(short)
+    assert "a loss for each of 3 sequences" in schema.fault(short)
 
 
 def test_means_of_perplexity_are_as_far_apart_as_their_ratio_says():
