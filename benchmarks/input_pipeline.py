@@ -9,13 +9,20 @@ alternating order, nothing trained:
 - keydana: the pipeline of the study that mptexp starts from
 - tfdata: a straightforward tf.data pipeline: parallel decode and resize, cache, shuffle, batch,
   prefetch, float32
+- uint8: the same, but what is cached and delivered is uint8, as mptexp's own
+- dataloader, grain: PyTorch's and Google's loaders, where they are installed: Pillow decodes an
+  image in its first epoch, and a uint8 array in (shared) memory holds it for later ones
 
-Printed: images/s in the first epoch (from nothing) and in later ones, peak memory above that of the
-process before it touches data, and ratios with a 95 % t interval over rounds. Direction: pipeline's
-images/s over the other's, above 1 is faster; pipeline's memory over keydana's, below 1 is less.
+Printed: images/s in the first epoch (from nothing; mptexp's own also prepares the images to
+validate with, which count) and in later ones, peak memory above that of the process before it
+touches data (not that of a loader's own processes), and ratios with a 95 % t interval over rounds.
+Direction: pipeline's images/s over the other's, above 1 is faster; pipeline's memory over
+keydana's, below 1 is less.
 """
 
 import argparse
+import functools
+import importlib.util
 import json
 import os
 import subprocess
@@ -27,7 +34,13 @@ from pathlib import Path
 import numpy as np
 
 EPOCHS = 4
-ARMS = ("pipeline", "keydana", "tfdata")
+WORKERS = os.cpu_count() or 1
+NEEDS = {"dataloader": "torch", "grain": "grain"}
+ARMS = [
+    arm
+    for arm in ("pipeline", "keydana", "tfdata", "uint8", "dataloader", "grain")
+    if importlib.util.find_spec(NEEDS.get(arm, "numpy"))
+]
 
 
 def measure(arm, folder, image_size):
@@ -39,6 +52,8 @@ def measure(arm, folder, image_size):
     from mptexp.training.data import batches, datasets
 
     mode = "keydana" if arm == "keydana" else "pipeline"
+    if arm in NEEDS:
+        importlib.import_module(NEEDS[arm])
     run = Run(
         dataset=f"folder:{folder}",
         image_size=image_size,
@@ -54,15 +69,17 @@ def measure(arm, folder, image_size):
     began = time.perf_counter()
     if arm == "pipeline":
         images = datasets.load(run)
-    stream = straightforward(folder, run) if arm == "tfdata" else batches.training(images, run)
+    made = STREAMS.get(arm)
+    stream = made(folder, run) if made else batches.training(images, run)
     marks = [began, *epoch_ends(stream, len(images.train_x), arm)]
     peak = memory("VmHWM")
     began = time.perf_counter()
     next(iter(batches.training(datasets.load(run), run)))
     again_s = time.perf_counter() - began
     n = len(images.train_x)
+    decoded = n + len(images.val_x) if arm == "pipeline" else n
     return {
-        "first": n / (marks[1] - marks[0]),
+        "first": decoded / (marks[1] - marks[0]),
         "later": (EPOCHS - 1) * n / (marks[-1] - marks[1]),
         "bytes": peak - before,
         "again_s": again_s if arm == "pipeline" else None,
@@ -85,22 +102,80 @@ def epoch_ends(stream, n, arm):
         yield time.perf_counter()
 
 
-def straightforward(folder, run):
-    """What a careful reader of TensorFlow's guide would write."""
-    import tensorflow as tf
-
+def listed(folder):
+    """Paths of the training images and the numbers of their classes."""
     root = Path(folder) / "train" if (Path(folder) / "train").is_dir() else Path(folder)
     classes = sorted(p.name for p in root.iterdir() if p.is_dir())
     files = [p for p in sorted(root.rglob("*")) if p.suffix.lower() in (".jpg", ".jpeg")]
-    labels = [classes.index(p.parent.name) for p in files]
+    return [str(p) for p in files], [classes.index(p.parent.name) for p in files]
+
+
+def straightforward(folder, run, kept="float32"):
+    """What a careful reader of TensorFlow's guide would write."""
+    import tensorflow as tf
 
     def decoded(path, label):
         x = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
-        return tf.image.resize(x, (run.image_size, run.image_size)) / 255, label
+        x = tf.image.resize(x, (run.image_size, run.image_size))
+        return (x / 255 if kept == "float32" else tf.cast(x, kept)), label
 
-    files_and_labels = tf.data.Dataset.from_tensor_slices(([str(p) for p in files], labels))
-    stream = files_and_labels.map(decoded, tf.data.AUTOTUNE).cache().shuffle(1000, seed=0)
+    stream = tf.data.Dataset.from_tensor_slices(listed(folder))
+    stream = stream.map(decoded, tf.data.AUTOTUNE).cache().shuffle(1000, seed=0)
     return stream.batch(run.batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+class Decoded:
+    """Images that are decoded at their first use: a source for PyTorch and for Grain."""
+
+    def __init__(self, folder, size, pixels, known):
+        self.files, self.labels = listed(folder)
+        self.size, self.pixels, self.known = size, pixels, known
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        if not self.known[i]:
+            from PIL import Image
+
+            with Image.open(self.files[i]) as image:
+                shape = (self.size, self.size)
+                resized = image.convert("RGB").resize(shape, Image.Resampling.BILINEAR)
+            self.pixels[i] = np.asarray(resized)
+            self.known[i] = True
+        return self.pixels[i], self.labels[i]
+
+
+def dataloader(folder, run):
+    """A process for each processor, which decode into memory that they share."""
+    import torch
+
+    n, size = len(listed(folder)[0]), run.image_size
+    pixels = torch.empty((n, size, size, 3), dtype=torch.uint8).share_memory_()
+    known = torch.zeros(n, dtype=torch.bool).share_memory_()
+    source = Decoded(folder, size, pixels.numpy(), known.numpy())
+    return torch.utils.data.DataLoader(
+        source, run.batch_size, shuffle=True, num_workers=WORKERS, persistent_workers=True
+    )
+
+
+def grain(folder, run):
+    """A thread for each processor, all epochs from one pipeline."""
+    import grain
+
+    n, size = len(listed(folder)[0]), run.image_size
+    source = Decoded(folder, size, np.empty((n, size, size, 3), np.uint8), np.zeros(n, bool))
+    shuffled = grain.MapDataset.source(source).seed(0).shuffle()
+    ahead = grain.ReadOptions(num_threads=WORKERS, prefetch_buffer_size=4 * run.batch_size)
+    return shuffled.to_iter_dataset(ahead).batch(run.batch_size)
+
+
+STREAMS = {
+    "tfdata": straightforward,
+    "uint8": functools.partial(straightforward, kept="uint8"),
+    "dataloader": dataloader,
+    "grain": grain,
+}
 
 
 def memory(name):
@@ -139,7 +214,7 @@ def main():
         return
     rounds = []
     for k in range(options.rounds):
-        turn = ARMS[k % 3 :] + ARMS[: k % 3]
+        turn = ARMS[k % len(ARMS) :] + ARMS[: k % len(ARMS)]
         rounds.append({arm: child(arm, options) for arm in turn})
         print(f"round {k + 1} of {options.rounds}", file=sys.stderr)
     show(rounds)

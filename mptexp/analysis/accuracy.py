@@ -54,8 +54,8 @@ def differences(tables: Tables) -> pd.DataFrame:
     accuracy for other reasons makes the verdict `not valid`. Trainings with several loss scales are
     left to `loss_scale.table`, so that a comparison has one interval.
 
-    The margin, the options' equivalence_margin, is a fraction: 0.01 is one percentage point, or a
-    percent of perplexity.
+    The margin, the options' equivalence_margin, is a fraction: 0.01 is one percentage point; of a
+    text's loss in nats, hence a factor exp(0.01) of perplexity, one percent.
 
     Returns:
         Columns of POINT, then COMPARED: difference (candidate - baseline, a fraction), images (0

@@ -29,6 +29,7 @@ Size = Literal[
     "diverged",
     "baseline diverged",
     "too few repeats",
+    "images not recorded",
     "not valid",
 ]
 
@@ -46,6 +47,7 @@ class Point:
         statuses: how every run ended.
         runs: the ids by block of those that ended well.
         flags: what is not valid of its runs or of float32's, see `validity`.
+        images: the fewest that it and float32 were validated with; 0 where that is not recorded.
         nearest: errors of the same choice rounded to nearest, minus these; n = 0 without it.
         base_lost: whether runs of float32 diverged, so that none of the formats is to blame.
     """
@@ -58,14 +60,16 @@ class Point:
     statuses: list[str]
     runs: dict[int, str]
     flags: str = ""
+    images: int = 0
     nearest: Contrast = field(default_factory=Contrast)
     base_lost: bool = False
 
     @property
     def is_float32(self) -> bool:
-        """Whether it is the network without any low precision."""
+        """Whether it is the network without low precision, at a loss scale that changes nothing."""
         plain = self.choice["propagation"] == "policy" and self.choice["policy"] == "float32"
-        return plain and self.choice["weight_format"] in ("policy", "float32")
+        usual = self.choice["loss_scale"] in USUAL
+        return plain and usual and self.choice["weight_format"] in ("policy", "float32")
 
     @property
     def size(self) -> Size:
@@ -82,6 +86,8 @@ class Point:
             return "not valid"
         if math.isnan(self.loss.low):
             return "incomplete" if "diverged" in self.statuses else "too few repeats"
+        if not self.images:
+            return "images not recorded"
         if self.loss.high < LITTLE:
             return "small" if set(self.statuses) == {"ok"} else "incomplete"
         return "large" if self.loss.low > LITTLE else "undecided"
@@ -183,7 +189,8 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     for k, point in enumerate(made):
         base = _base(point, made)
         blocks = [b for b in point.runs if b in base.runs]
-        more.append(_spread(point, base, tables))
+        images = image_pairs.spread(*_sides(point, base, tables), LITTLE / 100)
+        more.append(_in_points(images))
         levels.append(_level(base, point))
         unlike = validity.across(*_sides(point, base, tables), ("policy", *FORMATS))
         # That a format learned nothing is a finding; float32 has to have learned something.
@@ -193,11 +200,13 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         over = contrast.paired(point.errors, base.errors, "difference")
         loss = over if base.is_float32 and not point.is_float32 else point.loss
         lost = base is not point and "diverged" in base.statuses
-        made[k] = replace(point, loss=loss, flags=validity.together(names), base_lost=lost)
+        known = {"flags": validity.together(names), "images": images.images}
+        made[k] = replace(point, loss=loss, base_lost=lost, **known)
     asked = [k for k, point in enumerate(made) if not point.is_float32]
     rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
     nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]
-    spreads = [_spread(made[j], made[k], tables) for k, j in rounded]
+    pairs = [_sides(made[j], made[k], tables) for k, j in rounded]
+    spreads = [_in_points(image_pairs.spread(*sides, LITTLE / 100)) for sides in pairs]
     wide = simultaneous.together(
         [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
     )
@@ -213,13 +222,8 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
 
 
 def _base(point: Point, made: Sequence[Point]) -> Point:
-    """The float32 of a point's network, at the usual loss scale where it was measured at several.
-
-    The point itself where there is none.
-    """
-    known = [p for p in made if p.network == point.network and p.is_float32]
-    usual = [p for p in known if p.choice["loss_scale"] in USUAL]
-    return next(iter(usual or known), point)
+    """The float32 of a point's network; the point itself where there is none."""
+    return next((p for p in made if p.network == point.network and p.is_float32), point)
 
 
 def _level(base: Point, point: Point) -> float:
@@ -243,10 +247,9 @@ def _to_nearest(point: Point, made: Sequence[Point]) -> list[int]:
     return [k for k, each in enumerate(made) if each is other]
 
 
-def _spread(point: Point, base: Point, tables: Tables) -> tuple[float, float]:
+def _in_points(images: image_pairs.Spread) -> tuple[float, float]:
     """What the images add to the variance, in percentage points, and its degrees of freedom."""
-    known = image_pairs.spread(*_sides(point, base, tables), LITTLE / 100)
-    return known.variance * 1e4, known.freedom
+    return images.variance * 1e4, images.freedom
 
 
 def _sides(point: Point, base: Point, tables: Tables) -> list[dict[int, dict]]:

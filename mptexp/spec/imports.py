@@ -1,5 +1,6 @@
 """How frameworks are imported: without their greetings, and without what they do not need."""
 
+import gc
 import importlib
 import os
 import sys
@@ -39,6 +40,25 @@ def without(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Imports without garbage collection, nor is what they bring looked through by later ones.
+
+    Of a framework it is a million objects, which live as long as the process: looking through them
+    again and again takes a quarter of the time of importing TensorFlow.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.collect()  # what is garbage by now would not be freed any more
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def matplotlib_from_elsewhere() -> None:

@@ -57,9 +57,10 @@ def published_notebook(notebook: str) -> str:
 
 
 # An absolute path of several parts in free text, on any system; not what follows a URL's host.
+PART = r"""[^\s/\\'"`<>,;:()\[\]{}|#]+"""
 ABSOLUTE = re.compile(
-    r"""(?<![\w./~])(?:~[\w.-]*)?(?:/[^\s/'"`<>,;:()\[\]{}|#]+)+/([^\s/'"`<>,;:()\[\]{}|#]+)/?"""
-    r"""|(?<!\w)[A-Za-z]:(?:\\[^\s\\'"`<>,;:()\[\]{}|#]+)+\\([^\s\\'"`<>,;:()\[\]{}|#]+)"""
+    rf"(?<![\w./~])(?:~[\w.-]*)?(?:/{PART})+/({PART})/?"
+    rf"|(?<!\w)[A-Za-z]:(?:[\\/]{PART})+[\\/]({PART})"
 )
 
 

@@ -8,6 +8,8 @@ reads back what was set here.
 import importlib
 import importlib.util
 import os
+import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from mptexp.spec import imports, tasks
@@ -89,8 +91,12 @@ def load(name: str) -> None:
     """
     if importlib.util.find_spec(name) is None:
         raise Unsupported(f"{name} is not installed; {environment.install_hint(name)}")
-    # Keras has wrappers for scikit-learn, which takes a second to import.
-    with imports.quiet(), imports.without("sklearn"):
+    if "keras" in sys.modules:
+        return
+    with imports.quiet(), imports.uncollected(), ExitStack() as hidden:
+        # Keras has wrappers for scikit-learn, TensorFlow Lite one for JAX: a second each.
+        for package in {"sklearn", "jax"} - {name}:
+            hidden.enter_context(imports.without(package))
         importlib.import_module("keras")
 
 

@@ -6,6 +6,8 @@ import pytest
 from builders import FIXED, STOCHASTIC, emulated_runs, tables_of
 
 from mptexp.analysis import emulated
+from mptexp.report.answers import low_precision
+from mptexp.report.first_screen import choose
 from mptexp.report.pages import notes
 
 
@@ -151,5 +153,20 @@ def test_formats_are_compared_with_float32_at_its_usual_loss_scale(is_first):
     scaled = emulated_runs([30.0, 30.1, 30.2], loss_scale=2.0**-120)
     narrow = emulated_runs([9.1, 9.2, 9.3], **STOCHASTIC)
     floats = [scaled, usual] if is_first else [usual, scaled]
-    (found,) = [p for p in points(*floats, narrow) if not p.is_float32]
-    assert found.loss.estimate == pytest.approx(4.1)
+    losses = {
+        p.choice["loss_scale"]: p.loss.estimate for p in points(*floats, narrow) if not p.is_float32
+    }
+    # The other float32 is one of the formats: it said "0 (it is float32)".
+    assert losses == {"auto": pytest.approx(4.1), 2.0**-120: pytest.approx(25)}
+
+
+def test_nothing_is_small_of_images_that_are_not_recorded():
+    # "1 of 1 settings train within 2 percentage points", of 20 images as of 10,000.
+    small = [emulated_runs([1, 1, 1]), emulated_runs([1.1, 1.2, 1.3], **FIXED)]
+    bare = [[record | {"in_force": {}} for record in group] for group in small]
+    assert points(*bare)[1].size == "images not recorded"
+    (said,) = low_precision.sections(tables_of(*bare))
+    head = next(name for name in said.rows if name.startswith("Difference"))
+    assert said.rows[head].tolist()[-1] == "+0.20 (images not recorded, n = 3)"
+    found = choose.of(tables_of(*bare))
+    assert "1 is inconclusive (how many images it was validated with" in " ".join(found.sentences)

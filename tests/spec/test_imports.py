@@ -1,5 +1,7 @@
+import gc
 import os
 import sys
+import weakref
 
 import pytest
 
@@ -33,3 +35,38 @@ def test_a_lazy_module_is_imported_at_first_use(monkeypatch):
     assert "colorsys" in sys.modules
     with pytest.raises(AttributeError, match="no_such_function"):
         _ = colours.no_such_function
+
+
+def test_what_is_imported_uncollected_is_looked_through_by_no_collection():
+    collections, kept, garbage = [], [], weakref.WeakSet()
+    gc.callbacks.append(lambda phase, _: collections.append(phase))
+    made = Owned()
+    made.itself = made
+    garbage.add(made)
+    del made
+    try:
+        with imports.uncollected():
+            assert not garbage, "garbage from before would be kept for ever"
+            collections.clear()
+            kept = [[] for _ in range(10_000)]
+            assert not collections
+            assert not gc.isenabled()
+        assert not any(each is kept[0] for each in gc.get_objects())  # which names none frozen
+    finally:
+        gc.callbacks.pop()
+        gc.unfreeze()
+    assert gc.isenabled()
+
+
+def test_who_collects_nothing_goes_on_so():
+    gc.disable()
+    try:
+        with imports.uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+class Owned:
+    """What may be referred to weakly."""

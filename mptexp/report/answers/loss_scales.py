@@ -46,14 +46,23 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     for own in _policies(rows):
         dynamic, parts = _dynamic(own), []
         if good := loss_scale.ranges(own)["train"]:
-            parts.append(f"{TRAINS} {_with_scales(good, _tried(own))}")
-            if dynamic.startswith(TRAINS):
-                parts[0] += f" and {dynamic.removeprefix(TRAINS).strip()}"
+            trains = _trains(own[own.loss_scale != "dynamic"])
+            parts.append(f"{trains} {_with_scales(good, _tried(own))}")
+            if dynamic.startswith(f"{trains} under"):
+                parts[0] += f" and {dynamic.removeprefix(trains).strip()}"
                 dynamic = ""
         parts += filter(None, [*_open(own), *_fails(own), dynamic])
         if parts:
             made.append(f"{head}**{own.policy.iloc[0]}** {wording.listed(parts)}.")
     return made
+
+
+def _trains(own: pd.DataFrame) -> str:
+    """What the rows do that train: as float32 does, or better, by their intervals."""
+    better = {row.verdict == "higher" for row in _ending(own, "train").itertuples()}
+    if better == {True}:
+        return "trains better than float32"
+    return TRAINS + " or better" * (True in better)
 
 
 def of_training(tables: Tables, asked: Mapping[str, Any]) -> list[str]:
@@ -169,9 +178,9 @@ def title(rows: pd.DataFrame, margin: float) -> str:
     own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
     policy = own.policy.iloc[0]
     if len(good) == len(own) > 1:
-        return f"{policy} {TRAINS} with every loss scale that was measured"
+        return f"{policy} {_trains(own)} with every loss scale that was measured"
     fails = [*_fails(own), *_dynamic_fails(own)]
-    trained = f"{policy} {TRAINS} {_with_all(good, _tried(own), named=True)}"
+    trained = f"{policy} {_trains(own)} {_with_all(good, _tried(own), named=True)}"
     return f"{trained}, and {wording.listed(fails)}" if fails else trained
 
 
@@ -339,7 +348,8 @@ def _dynamic(own: pd.DataFrame) -> str:
         return f"diverges under the dynamic scale{some}"
     if row is None or not row.blocks:
         return ""
-    how = {"train": TRAINS, "stall": "falls behind"}.get(loss_scale.outcome(row))
+    dynamic = own[own.loss_scale == "dynamic"]
+    how = {"train": _trains(dynamic), "stall": "falls behind"}.get(loss_scale.outcome(row))
     if how is None:
         return ""
     known = not pd.isna(row.skipped)

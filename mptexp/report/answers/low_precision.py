@@ -34,6 +34,8 @@ AGREEMENT = {
     "diverged": "inconsistent: no run ended well",
     "baseline diverged": f"{wording.INCONCLUSIVE}: runs of float32 diverged",
     "too few repeats": f"{wording.INCONCLUSIVE} with fewer than three repeats",
+    "images not recorded": f"{wording.INCONCLUSIVE}: how many images it was validated with is not "
+    "recorded",
     "not valid": "not valid",
 }
 
@@ -147,7 +149,8 @@ def loss(point: Point, unit: str = "", said: str = "") -> str:
     if not over.n:
         return BLANK
     value, low, high = (wording.signed(v, ".2f") for v in (over.estimate, over.low, over.high))
-    if reason := wording.not_valid(point.flags, "accuracy"):
+    unknown = point.size * (point.size == "images not recorded")
+    if reason := wording.not_valid(point.flags, "accuracy") or unknown:
         return f"{value}{unit} ({f'{reason}, ' * (reason != said)}n = {over.n})"
     if math.isnan(over.low):
         return f"{value}{unit} (no interval, n = {over.n})"

@@ -23,7 +23,8 @@ from mptexp.report.text.wording import count, listed, verbatim
 WITHOUT_BASELINE = "float32 diverges too: no format is compared with it"
 NEAR = f"within {emulated.LITTLE:g} percentage points of float32's error"
 SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits train
-UNDECIDED = ("undecided", "incomplete", "too few repeats")
+OPEN = ("undecided", "incomplete", "too few repeats")  # which more repeats may decide
+UNDECIDED = (*OPEN, "images not recorded")
 CHANGES = 2  # of formats that advice names
 Setting = tuple[emulated.Point, Bar, str]  # formats, their row, which of FORMATS says what they do
 
@@ -45,6 +46,7 @@ FORMATS = {  # what settings do, by how their error lies to that of float32
     "incomplete": "within {} of it only where runs ended well",
     "too few repeats": "inconclusive (fewer than three repeats)",
     "baseline diverged": "beside a float32 of which runs diverged",
+    "images not recorded": "inconclusive (how many images it was validated with is not recorded)",
     "not valid": "not valid",
 }
 
@@ -199,7 +201,7 @@ def _low_precision_advice(settings: Sequence[Setting], brief: bool) -> list[str]
         for bar in cured
     ]
     steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
-    if open_ := [point.loss.n for point, _, word in settings if word in UNDECIDED]:
+    if open_ := [point.loss.n for point, _, word in settings if word in OPEN]:
         steps.append(wording.more_repeats(min(open_)))
     return steps
 
@@ -222,7 +224,7 @@ def low_precision_bar(point: emulated.Point, among: Sequence[emulated.Point]) ->
     # What varies of a training stands behind the formats, a network before them.
     parts = parts if point.network.startswith(named.partition(", ")[0]) else parts[::-1]
     label = ", ".join(filter(None, parts))
-    claimed = point.size != "not valid"
+    claimed = point.size not in ("not valid", "images not recorded")
     ends = (point.loss.low, point.loss.high) if claimed else (np.nan, np.nan)
     value, text = point.loss.estimate, low_precision.loss(point)
     return Bar(label, point.choice["policy"], value, *ends, point.size, text)

@@ -116,6 +116,9 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
     beside = _beside(places)
     proofs = [_proof(place, notebook, address, beside.get(place.name, ())) for place in places]
     known = [_published(*pair) for pair in zip(targets, proofs, strict=True)]
+    for left in site.glob(f"{BESIDE}*"):  # of a call that was killed
+        if not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
     index = site / "index.html"
     if not index.exists():  # by it the same command goes on, should this one be killed
         store.write_text(index, _index([], address))
@@ -148,9 +151,6 @@ def _made(
     source: SweepDir, target: SweepDir, notebook: Path, address: str, beside: Sequence[str]
 ) -> Entry:
     """Makes the report of a sweep, and then puts it in the place of an earlier one."""
-    for left in target.root.parent.glob(f"{BESIDE}*"):  # of a call that was killed
-        if not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=BESIDE, dir=target.root.parent))
     try:
         made = SweepDir(folder / target.root.name)

@@ -3,6 +3,7 @@
 What is compared (`points.quality`) grows where a training is better; what a reader knows may not.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -162,7 +163,7 @@ MEASURES = {
             _of_perplexity,
             "% of perplexity",
             "above float32's perplexity",
-            lambda margin: f"{margin * 100:g} %",
+            lambda margin: f"{math.expm1(margin) * 100:.2g} %",  # a margin of losses, in nats
             {"lower": "higher (worse)", "higher": "lower (better)"},
         ),
     )

@@ -157,6 +157,18 @@ def test_the_dynamic_scale_is_one_of_those_that_were_measured():
     assert loss_scales.title(rows, 0.01).endswith("as float32 does with the dynamic scale")
 
 
+def test_what_trains_better_than_float32_is_said_to():
+    fine, poor = (0.98,) * 3, (0.90,) * 3
+    rows = loss_scale.table(scaled(poor, (1.0, fine), (1024.0, fine)))
+    assert loss_scales.title(rows, 0.01) == (
+        "mixed_float16 trains better than float32 with every loss scale that was measured"
+    )
+    rows = loss_scale.table(scaled(poor, (1.0, fine), (1024.0, poor), ("dynamic", fine)))
+    (said,) = loss_scales.sentences(rows)
+    assert "trains as float32 does or better with a loss scale of 1 and 1024" in said
+    assert "trains better than float32 under the dynamic scale" in said
+
+
 def test_no_scale_is_advised_that_is_shown_to_fail():
     fine, worse = (0.98,) * 3, (0.50, 0.501, 0.499)
     rows = loss_scale.table(scaled(fine, ("dynamic", worse), (2.0**24, (None,) * 3)))

@@ -48,6 +48,11 @@ def test_a_perplexity_that_exploded_is_bounded_in_words():
     assert tokens.mean(7.4e20, 8.1, 9e30, 3) == "over 1,000,000 (8.10–over 1,000,000)"
 
 
+@pytest.mark.parametrize(("margin", "percent"), [(0.01, "1 %"), (0.05, "5.1 %"), (0.3, "35 %")])
+def test_a_margin_of_losses_is_said_as_what_it_is_of_perplexity(margin, percent):
+    assert measures.of("hamlet").margin(margin) == percent
+
+
 def test_accuracy_is_written_in_percentage_points():
     images = measures.of("digits")
     assert images.difference(0.01, 0.005, 0.02, 3) == "+1.0 [+0.5, +2.0] (n = 3)"
