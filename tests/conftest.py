@@ -1,6 +1,7 @@
 """What the tests share: a tiny real sweep, notebooks without a framework, and the rule on skips."""
 
 import fcntl
+import gc
 import inspect
 import linecache
 import os
@@ -262,6 +263,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.get(str(item.path), len(order)))
     for item in items:
         mark(item)
+
+
+def pytest_collection_finish():
+    """Tests, and what they import, live to the end: no collection need look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 # --- skips -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ process; those that run tests beside one another share it, and it ends with the 
 import atexit
 import ctypes
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -152,8 +153,11 @@ def _import(names):
     from mptexp.execution.jupyter_kernel import UNUSED
 
     sys.modules.update(dict.fromkeys(UNUSED))  # seconds, for checks that nobody needs
+    gc.disable()  # see spec.imports.uncollected
     for name in names:
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     for name in UNUSED:
         del sys.modules[name]
     if "jax" in names:

@@ -5,6 +5,7 @@ asks it in a child process, because a framework that has looked at a GPU holds i
 """
 
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 
 from mptexp import __version__
+from mptexp.spec import imports
 from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import cpu_name, cpu_version
 from mptexp.spec.policies import ARITHMETICS, without_kernels
@@ -231,6 +233,8 @@ def main() -> None:
     if importlib.util.find_spec(name) is None:
         raise SystemExit(f"{name} is not installed; {here(install_hint(name))}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with imports.framework():
+        importlib.import_module(name)
     print(json.dumps(diagnosis(name)))
 
 

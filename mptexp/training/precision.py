@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import os
 import sys
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from mptexp.spec import imports, tasks
@@ -91,13 +90,9 @@ def load(name: str) -> None:
     """
     if importlib.util.find_spec(name) is None:
         raise Unsupported(f"{name} is not installed; {environment.install_hint(name)}")
-    if "keras" in sys.modules:
-        return
-    with imports.quiet(), imports.uncollected(), ExitStack() as hidden:
-        # Keras has wrappers for scikit-learn, TensorFlow Lite one for JAX: a second each.
-        for package in {"sklearn", "jax"} - {name}:
-            hidden.enter_context(imports.without(package))
-        importlib.import_module("keras")
+    if "keras" not in sys.modules:
+        with imports.framework():
+            importlib.import_module("keras")
 
 
 def _refuse_change(name: str, before: str, value: str) -> None:

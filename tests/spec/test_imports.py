@@ -68,5 +68,16 @@ def test_who_collects_nothing_goes_on_so():
         gc.enable()
 
 
+@pytest.mark.parametrize(("asked", "hidden"), [("tensorflow", True), ("jax", False), (None, False)])
+def test_jax_is_hidden_unless_it_may_be_the_backend_of_keras(asked, hidden, monkeypatch):
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    if asked:
+        monkeypatch.setenv("KERAS_BACKEND", asked)
+    with imports.framework():
+        assert ("jax" in sys.modules) is hidden
+    assert "jax" not in sys.modules
+
+
 class Owned:
     """What may be referred to weakly."""

@@ -26,8 +26,10 @@ else:  # imported at first use
 INSTALL = "pip install tensorflow"
 INSTALL_FOR_GPU = "pip install 'tensorflow[and-cuda]>=2.21,<2.22'"
 ONEDNN_PROGRAM = """
-import sys
+import gc, sys
+gc.disable()  # see spec.imports.uncollected
 import tensorflow as tf
+gc.freeze()
 
 x, kernel, matrix = [
     tf.Variable(tf.ones(shape, sys.argv[1]))

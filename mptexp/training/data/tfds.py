@@ -24,7 +24,7 @@ def builder(name: str) -> Any:
         DataError: where the library, the dataset or its configuration is absent.
     """
     try:
-        with imports.quiet():
+        with imports.framework():
             import tensorflow  # noqa: F401  reading the prepared files needs it
             import tensorflow_datasets as tfds
     except ImportError as error:
