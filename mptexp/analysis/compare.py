@@ -11,7 +11,7 @@ import pandas as pd
 from mptexp.analysis import comparability, contrast, speedups, sweep_tables, validity
 from mptexp.analysis.points import POINT, throughput
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.records import consistent, store
+from mptexp.records import consistency, store
 from mptexp.records.schema import STATUSES, known_parameters
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
@@ -66,7 +66,7 @@ def _refuse_copies(places: Sequence[SweepDir], sessions: Sequence[Sequence[dict]
     first: dict[tuple[float, ...], SweepDir] = {}
     for place, own in zip(places, sessions, strict=True):
         for record in own:
-            measured = consistent.measurement(record)
+            measured = consistency.measurement(record)
             other = first.setdefault(measured, place) if measured else place
             if other is not place:
                 raise params.ParamsError(
@@ -303,7 +303,7 @@ def _flags(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> str
             comparability.shared(one) for one in map(comparability.of, records) if one is not None
         }
         names += ["not comparable"] * (len(alike) > 1)
-        measured.append({consistent.measurement(record) for record in records} - {()})
+        measured.append({consistency.measurement(record) for record in records} - {()})
     names += ["same measurement"] * bool(measured[0] & measured[1])
     return validity.together(names)
 

@@ -7,10 +7,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
-from mptexp.analysis import asked, speedups, validity
-from mptexp.analysis.asked import Asked
+from mptexp.analysis import completeness, speedups, validity
+from mptexp.analysis.completeness import Asked
 from mptexp.analysis.points import POINT
-from mptexp.records import consistent, store
+from mptexp.records import consistency, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table, results_table, untimed
 from mptexp.spec import documents
@@ -157,7 +157,7 @@ def load(directory: SweepDir) -> Tables:
     again = _superseded(directory, records)
     ratios = speedups.at_same_batch(results, superseded=again)
     settings = options(directory)
-    wanted = asked.of(records, directory.params_text)
+    wanted = completeness.of(records, directory.params_text)
     return Tables(
         results, history, ratios, records, damaged, settings, attempts, changed, wanted, again
     )
@@ -173,12 +173,12 @@ def flagged(records: Sequence[dict], sweep: str, beside: Sequence[dict] = ()) ->
 def _superseded(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
     """The runs that were measured again though they were valid, and as they are now otherwise."""
     now = {record["run_id"]: record for record in records}
-    measured = {consistent.measurement(record) for record in records} - {()}
+    measured = {consistency.measurement(record) for record in records} - {()}
     kept = [
         record | {"run_id": f"{record['run_id']} {record.get('invocation', '')}"}
         for record in store.superseded_records(directory, without=RAW)
         if record["run_id"] in now
-        and consistent.measurement(record) not in measured
+        and consistency.measurement(record) not in measured
         and validity.is_repeat(record, now[record["run_id"]])
     ]
     table = results_table(kept, directory.name, beside=records)

@@ -16,7 +16,7 @@ import pandas as pd
 from mptexp.analysis import comparability, steadiness
 from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT
-from mptexp.records import consistent, instruments, interference
+from mptexp.records import consistency, instruments, interference
 from mptexp.records.schema import AT_ONCE, SEEN, VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
@@ -211,7 +211,7 @@ def of_runs(
     by_id = {record["run_id"]: record for record in records}
     unlike, parted = incomparable(results, records), apart(records)
     overlapping = at_once([*records, *beside])
-    unsteady, copied = steadiness.flags(results), consistent.repeated(records)
+    unsteady, copied = steadiness.flags(results), consistency.repeated(records)
     flags = [
         together(
             [

@@ -22,7 +22,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import documents
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.fields import shown
-from mptexp.spec.given import resolved
+from mptexp.spec.given_paths import resolved
 from mptexp.spec.grid import Sweep
 from mptexp.spec.terminal import visible
 
@@ -261,13 +261,13 @@ def answer(directory: Place) -> "Markdown":
 
     from mptexp.report import measured
     from mptexp.report.answers import caveats
-    from mptexp.report.pages import lead
+    from mptexp.report.pages import first_screen
     from mptexp.report.text import markdown
 
     sweep = measured.load(resolved(directory))
-    title = f"**{markdown.safe(lead.title(sweep))}**"
+    title = f"**{markdown.safe(first_screen.title(sweep))}**"
     banner = caveats.banner(sweep.tables, more="The report says more")
-    return Markdown("\n\n".join([title, *banner, *lead.sentences(sweep)]))
+    return Markdown("\n\n".join([title, *banner, *first_screen.sentences(sweep)]))
 
 
 def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":

@@ -12,7 +12,7 @@ from mptexp.execution import processes
 from mptexp.execution.plan import Planned
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, remove_runs
-from mptexp.spec import documents, params, places
+from mptexp.spec import dataset_paths, documents, params
 from mptexp.spec.devices import is_here
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
@@ -174,7 +174,7 @@ def _asked(text: str) -> dict[str, Any]:
     points = (Run(**point).resolved().published() for point in sweep.points())
     return {
         "points": frozenset(point.model_dump_json() for point in points),
-        "notebook": places.published_notebook(sweep.notebook),
+        "notebook": dataset_paths.published_notebook(sweep.notebook),
         "max_batch": sweep.max_batch,
         "repeats": sweep.repeats,
     }
@@ -182,4 +182,4 @@ def _asked(text: str) -> dict[str, Any]:
 
 def _content(text: str) -> Any:
     """A params file in plain Python; data may have been moved, or lie elsewhere."""
-    return places.everywhere(documents.content(text))
+    return dataset_paths.everywhere(documents.content(text))

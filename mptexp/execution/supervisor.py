@@ -20,7 +20,7 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
 from mptexp.records import privacy, schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import places
+from mptexp.spec import dataset_paths
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -224,7 +224,7 @@ def _finish(
             why = f"the notebook's record is no record: {str(error).removeprefix(f'{path}: ')}"
             none = "the notebook ended without writing a record"
             record |= {"status": "failed", "error": why if path.exists() else none}
-        given = {"dataset": places.published(record["parameters"].get("dataset", ""))}
+        given = {"dataset": dataset_paths.published(record["parameters"].get("dataset", ""))}
         if record["parameters"] | given != run.published().model_dump():
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
     record = privacy.without_path(record, run.dataset) | schema.bare(run, name)

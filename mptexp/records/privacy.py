@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from mptexp.spec import places
+from mptexp.spec import dataset_paths
 
 # What stands under these keys stays as it is: it identifies the run, or is an image.
 KEPT = ("parameters", "run_id", "notebook", "image/png")
@@ -80,18 +80,20 @@ def without_path(value: Any, dataset: str) -> Any:
         return value
     written = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w./~-])(?:{written})(?![\w-])")
-    last = places.published(dataset).partition(":")[2]
-    return places.everywhere(value, lambda text: pattern.sub(lambda _: last, text), ("image/png",))
+    last = dataset_paths.published(dataset).partition(":")[2]
+    return dataset_paths.everywhere(
+        value, lambda text: pattern.sub(lambda _: last, text), ("image/png",)
+    )
 
 
 def _forms(dataset: str) -> set[str]:
     """How a dataset's path may be written: as given, in full, followed, in Python and in HTML."""
-    given = places.path(dataset).rstrip("/")
+    given = dataset_paths.path(dataset).rstrip("/")
     if not given:
         return set()
-    whole = {given, os.path.normpath(given), places.full(dataset)}
+    whole = {given, os.path.normpath(given), dataset_paths.full(dataset)}
     with suppress(OSError, ValueError):  # no path that the system knows
-        whole |= {os.path.realpath(places.full(dataset))}
+        whole |= {os.path.realpath(dataset_paths.full(dataset))}
     coded = {form.encode("unicode_escape").decode().replace('"', '\\"') for form in whole}
     return {form for form in (*whole, *coded, *map(html.escape, whole)) if "/" in form.strip("/")}
 

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict  # pydantic asks for it below Python 3.1
 
 from mptexp.records.csv_columns import COLUMNS, Number, Positive
 from mptexp.records.instruments import Check
-from mptexp.spec import places
+from mptexp.spec import dataset_paths
 from mptexp.spec.run import Run
 
 SCHEMA = 1
@@ -51,7 +51,7 @@ def bare(run: Run, notebook: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "run_id": run.run_id(notebook),
-        "notebook": places.published_notebook(notebook),
+        "notebook": dataset_paths.published_notebook(notebook),
         "parameters": run.published().model_dump(),
     }
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from mptexp.records import consistent, schema, settings, usable
+from mptexp.records import consistency, schema, settings, well_formed
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.spec import files, places
+from mptexp.spec import dataset_paths, files
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import defaults, run_id
 
@@ -143,7 +143,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(f"{path}: not a readable record: {why}") from None
     # A run is made in one folder and published in another of the same name.
     folder = path.parent.name if path.parent.parent.name in ("runs", "partial") else ""
-    fault = schema.fault(record) or _endless(text) or usable.fault(record)
+    fault = schema.fault(record) or _endless(text) or well_formed.fault(record)
     if not fault and folder not in ("", record["run_id"]):
         fault = f"run_id {record['run_id']} in a folder of another name"
     fault = fault or _other_parameters(record)
@@ -154,7 +154,7 @@ def read_record(path: Path) -> dict[str, Any]:
     changed = {"changed": True} if signed != digest(record) else {}
     # As in the run's id, a parameter that is not named is at its default.
     record["parameters"] = defaults() | record["parameters"]
-    fault = settings.fault(record) or consistent.fault(record)
+    fault = settings.fault(record) or consistency.fault(record)
     if fault:
         raise RecordError(f"{path}: {fault}")
     return record | changed
@@ -174,7 +174,10 @@ def _other_parameters(record: Mapping[str, Any]) -> str:
     if not isinstance(notebook, str) or not set(parameters) <= set(defaults()):
         return ""
     # Of older records, a dataset's whole path is part of the id.
-    short = {**parameters, "dataset": places.published(str(parameters.get("dataset", "digits")))}
+    short = {
+        **parameters,
+        "dataset": dataset_paths.published(str(parameters.get("dataset", "digits"))),
+    }
     if record["run_id"] in (run_id(short, notebook), run_id(parameters, notebook)):
         return ""
     return f"{CHANGED}: its parameters are not those of run {record['run_id']}"
@@ -253,7 +256,7 @@ def _read_all(folder: Path, without: Sequence[str]) -> tuple[list[dict[str, Any]
             damaged.append(str(error))
             continue
         kept = {name: value for name, value in record.items() if name not in without}
-        records.append(kept | {"measured_at": consistent.measured_at(record)})
+        records.append(kept | {"measured_at": consistency.measured_at(record)})
     return records, damaged
 
 

@@ -19,7 +19,7 @@ from mptexp.report.answers import caveats
 from mptexp.report.figures import all_figures, output
 from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.measured import MeasuredSweep
-from mptexp.report.pages import data_files, lead
+from mptexp.report.pages import data_files, first_screen
 from mptexp.report.tables import text_tables
 from mptexp.report.text.markdown import bullets, safe
 from mptexp.spec import files
@@ -58,9 +58,9 @@ def _write(sweep: MeasuredSweep, folder: Path) -> None:
     data_files.write_tables(tables, folder)
     shown = "" if tables.ok.empty else _tables(tables, folder)
     drawn = [_figure(figure, folder) for figure in all_figures.figures(sweep)]
-    head = f"# {safe(lead.title(sweep))}\n\n*{safe(sweep.question)}*"
+    head = f"# {safe(first_screen.title(sweep))}\n\n*{safe(sweep.question)}*"
     warnings = [*caveats.sentences(tables), *caveats.incomplete(tables)]
-    sentences = bullets([*warnings, *lead.sentences(sweep)])
+    sentences = bullets([*warnings, *first_screen.sentences(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")
 

@@ -15,8 +15,8 @@ from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import store
 from mptexp.records.schema import is_of_timer
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.first_screen import choose
-from mptexp.report.first_screen.subject import Subject
+from mptexp.report.first_screen import question
+from mptexp.report.first_screen.parts import Subject
 from mptexp.spec import params
 
 
@@ -50,7 +50,7 @@ class MeasuredSweep:
     @cached_property
     def subject(self) -> Subject:
         """What opens the report: title, sentences, chart and card are all made from it."""
-        return choose.of(self.tables)
+        return question.of(self.tables)
 
     @property
     def question(self) -> str:

@@ -16,7 +16,7 @@ from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report.answers import recorded, what_to_try
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
-from mptexp.report.pages import lead, rendering
+from mptexp.report.pages import first_screen, rendering
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.why_tables import by_cause, percent
 from mptexp.report.text import markdown, wording
@@ -216,7 +216,7 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         said += filter(None, [recorded.shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
     timed = [recording for recording in recordings if recording.told]
-    opening = lead.screen(
+    opening = first_screen.screen(
         title,
         QUESTION,
         _conditions(recordings),

@@ -11,7 +11,7 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import RoundTripConstructor
 from ruamel.yaml.error import StringMark, YAMLError
 
-from mptexp.spec import places
+from mptexp.spec import dataset_paths
 
 MOST_VALUES = 50_000  # in a document, aliases followed; ruamel takes 50 us for each
 MOST_CHARACTERS = 2**20
@@ -113,14 +113,16 @@ def published(text: str) -> str:
     texts, or in a file that is not YAML.
     """
     given = content(text)
-    named = {dataset: places.published(dataset) for dataset in _datasets(given)}
+    named = {dataset: dataset_paths.published(dataset) for dataset in _datasets(given)}
     notebook = given.get("notebook") if isinstance(given, dict) else None
     if isinstance(notebook, str):
-        named[notebook] = places.published_notebook(notebook)
+        named[notebook] = dataset_paths.published_notebook(notebook)
     for path in sorted(named, key=len, reverse=True):
         text = text.replace(path, named[path])
-    text = places.shortened(text)
-    wanted = places.everywhere(given, lambda value: places.shortened(named.get(value, value)))
+    text = dataset_paths.shortened(text)
+    wanted = dataset_paths.everywhere(
+        given, lambda value: dataset_paths.shortened(named.get(value, value))
+    )
     # A path that YAML has otherwise than as it is, such as with an escape, is in none of the text.
     return text if content(text) == wanted else dump(wanted)
 
@@ -136,7 +138,7 @@ def content(text: str) -> Any:
 def _datasets(value: Any) -> set[str]:
     """All texts of a params file's content that name a dataset by a path."""
     if isinstance(value, str):
-        return {value} if places.path(value) else set()
+        return {value} if dataset_paths.path(value) else set()
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return {dataset for one in inner for dataset in _datasets(one)}
 

@@ -10,7 +10,7 @@ import math
 import zlib
 from pathlib import Path
 
-from mptexp.spec import places, tasks, trees
+from mptexp.spec import dataset_paths, tasks, trees
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
 
@@ -65,7 +65,7 @@ def training_images(run: Run) -> int | None:
         return run.synthetic_length
     if kind not in ("idx", "folder"):
         return None
-    root = next((place for place in places.candidates(run.dataset) if place.is_dir()), None)
+    root = next((place for place in dataset_paths.candidates(run.dataset) if place.is_dir()), None)
     try:
         return root and (_of_idx(root) if kind == "idx" else _of_folder(root, run))
     except (OSError, EOFError, ValueError, zlib.error):  # who reads it says what is wrong
@@ -83,7 +83,7 @@ def _sequences(run: Run) -> int | None:
     So is a text that cannot be used, or is too short for one sequence: who reads it says why.
     """
     own = [PACKAGE / "training/data" / f"{run.dataset}.txt"]
-    path = next((p for p in places.candidates(run.dataset) or own if p.is_file()), None)
+    path = next((p for p in dataset_paths.candidates(run.dataset) or own if p.is_file()), None)
     if path is None or run.tokenizer != "bytes" or path.stat().st_size > MOST_BYTES:
         return None
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from mptexp.spec import cell_html, documents, order, places
+from mptexp.spec import cell_html, dataset_paths, documents, order
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
 
@@ -128,7 +128,9 @@ class Sweep(StrictModel):
     def located(self, run: Run) -> Run:
         """A run as a record has it, with its dataset where this sweep's params file has it."""
         points = {point["dataset"]: point for point in self.points() if "dataset" in point}
-        known = places.known(Run(**points[name]).resolved().dataset for name in sorted(points))
+        known = dataset_paths.known(
+            Run(**points[name]).resolved().dataset for name in sorted(points)
+        )
         return run.model_copy(update={"dataset": known.get(run.dataset, run.dataset)})
 
     def axes(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
-from mptexp.spec import documents, feasible, fields, files, places, project
+from mptexp.spec import dataset_paths, documents, feasible, fields, files, project
 from mptexp.spec.devices import local_devices, same_model
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
@@ -273,7 +273,7 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
         empty = "matrix" if not sweep.matrix else "exclude"
         reason = "nothing to run" if empty == "matrix" else "every point is excluded"
         faults.add((empty,), f"{reason}; allowed: a matrix with at least one axis, or include")
-    places.known(str(point.get("dataset", "")) for point in points)
+    dataset_paths.known(str(point.get("dataset", "")) for point in points)
     indices: dict[str, int] = {}
     for index, point in enumerate(points):
         included = index - len(points) + len(sweep.include)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from mptexp.spec import cell_html, places, tasks
+from mptexp.spec import cell_html, dataset_paths, tasks
 from mptexp.spec.backends import BackendName
 from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.errors import ParamsError
@@ -410,12 +410,12 @@ class Run(StrictModel):
         """
         if self.gpu_model == "local":
             raise ValueError("gpu_model must be resolved before a run is named; see resolved()")
-        name = places.published_notebook(notebook)
+        name = dataset_paths.published_notebook(notebook)
         return run_id(self.published().model_dump(), name)
 
     def published(self) -> "Run":
         """This run as a record has it: of a dataset's path the last part, see `places`."""
-        return self.model_copy(update={"dataset": places.published(self.dataset)})
+        return self.model_copy(update={"dataset": dataset_paths.published(self.dataset)})
 
     def resolved(self) -> "Run":
         """This run with `gpu_model: local` replaced by the name of this machine's device.

@@ -25,7 +25,7 @@ from mptexp.spec.run import Run
 from mptexp.traces.xla_names import LAYER
 from mptexp.training import capability, costs, environment, onednn, quantized
 from mptexp.training.backends import backend
-from mptexp.training.backends.common import Node
+from mptexp.training.backends.shared_verbs import Node
 from mptexp.training.capability import Unsupported
 from mptexp.training.numerics import gradients, probe
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import documents, fields, given
+from mptexp.spec import documents, fields, given_paths
 from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS, without_kernels
@@ -388,7 +388,7 @@ class StepTimer:
                 that of `fit`, the model's precision is none of `mptexp.policies()` or another than
                 the one that was said, no framework is known, or nothing can be written there.
         """
-        place = SweepDir(given.resolved(directory))
+        place = SweepDir(given_paths.resolved(directory))
         self._drop()  # it may be called between two steps
         self._end()
         if self._batch_size is None:

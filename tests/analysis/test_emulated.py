@@ -7,7 +7,7 @@ from builders import FIXED, STOCHASTIC, emulated_runs, tables_of
 
 from mptexp.analysis import emulated
 from mptexp.report.answers import low_precision
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 from mptexp.report.pages import notes
 
 
@@ -168,5 +168,5 @@ def test_nothing_is_small_of_images_that_are_not_recorded():
     (said,) = low_precision.sections(tables_of(*bare))
     head = next(name for name in said.rows if name.startswith("Difference"))
     assert said.rows[head].tolist()[-1] == "+0.20 (images not recorded, n = 3)"
-    found = choose.of(tables_of(*bare))
+    found = question.of(tables_of(*bare))
     assert "1 is inconclusive (how many images it was validated with" in " ".join(found.sentences)

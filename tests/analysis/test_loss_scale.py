@@ -9,7 +9,7 @@ from support import PROJECT
 from mptexp.analysis import accuracy, loss_scale, sweep_tables
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import claims, loss_scales
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 from mptexp.report.pages import notes
 from mptexp.report.text import wording
 
@@ -138,6 +138,6 @@ def test_scales_are_not_blamed_where_float32_diverges_too():
         rows += [loss_scaled("mixed_float16", scale, b, None) for b in range(3)]
     made = loss_scale.table(tables(rows))
     assert set(made.verdict[made.policy == "mixed_float16"]) == {"baseline diverged"}
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     assert answer.title == "float32 diverges too: nothing is shown of loss scales"
     assert answer.advice.startswith("find settings with which float32 trains")

@@ -7,7 +7,7 @@ import pytest
 from builders import record, tables, text
 
 from mptexp.analysis import accuracy, image_pairs, points, summary
-from mptexp.records import consistent, schema
+from mptexp.records import consistency, schema
 from mptexp.spec import tasks
 
 
@@ -65,13 +65,13 @@ def test_each_task_has_figures_of_its_own():
 
 
 def test_figures_that_do_not_follow_from_the_sequences_are_a_fault():
-    assert consistent.fault(text()) == ""
+    assert consistency.fault(text()) == ""
     assert schema.fault(text()) == ""
     other = text()
     other["history"][-1]["val_loss"] = 1.5
-    assert consistent.fault(other) == "val_loss is 1.5, but the listed sequences have 2"
+    assert consistency.fault(other) == "val_loss is 1.5, but the listed sequences have 2"
     other["timing"]["tokens_per_s"] *= 2
-    assert consistent.fault(other).startswith("timing.tokens_per_s is 81920, but 40960 follows")
+    assert consistency.fault(other).startswith("timing.tokens_per_s is 81920, but 40960 follows")
     short = text()
     short["validated"]["losses"].pop()
     assert "a loss for each of 3 sequences" in schema.fault(short)

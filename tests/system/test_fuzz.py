@@ -16,7 +16,7 @@ from mptexp import api
 from mptexp.analysis import sweep_tables
 from mptexp.report import measured
 from mptexp.report.answers import caveats, findings
-from mptexp.report.pages import lead
+from mptexp.report.pages import first_screen
 from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.traces import trace_files
@@ -72,7 +72,7 @@ def headline(place):
     """What a report opens with."""
     sweep = measured.load(place)
     tables = sweep.tables
-    lead.card(sweep)
+    first_screen.card(sweep)
     caveats.sentences(tables)
     findings.answer(tables)
     sweep_tables.device_samples(place, tables)

@@ -8,7 +8,7 @@ import pytest
 from forked import python
 
 from mptexp.analysis import image_pairs
-from mptexp.records import consistent, schema
+from mptexp.records import consistency, schema
 
 PROGRAM = """
 import json, sys
@@ -72,7 +72,7 @@ def test_of_what_replicas_leave_out_a_record_says_nothing(tmp_path):
     listed, known = made["validated"], made["in_force"]
     assert listed["images"] == len(listed["losses"]) == known["validation_images"] == 542
     assert any(mark.startswith("1 of 543 sequences not validated with") for mark in made["marks"])
-    assert consistent.fault(made) == ""
+    assert consistency.fault(made) == ""
 
 
 TEXT = """
@@ -101,7 +101,7 @@ def test_the_losses_of_sequences_are_those_of_the_validation(tmp_path, backend, 
     (epoch,), losses = made["history"], made["validated"]["losses"]
     assert set(epoch) == {"epoch", "loss", "accuracy", "val_loss", "val_accuracy", "elapsed_s"}
     assert epoch["val_loss"] == pytest.approx(np.mean(losses), rel=1e-3)
-    assert consistent.fault(made) == ""
+    assert consistency.fault(made) == ""
     if learning_rate == 1e-3:
         assert epoch["val_loss"] < math.log(256)  # of any token; the regularizer adds 0.3
     elif backend == "tensorflow":  # with JAX Keras clips probabilities, and so losses at 16 nats

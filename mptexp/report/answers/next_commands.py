@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text.markdown import safe
-from mptexp.spec import places
+from mptexp.spec import dataset_paths
 from mptexp.spec.names import MODELS
 
 HERE, AGAIN = ".", "../again"  # where results go: to the sweep's own, or beside it
@@ -37,11 +37,13 @@ def needs(tables: Tables, given: Collection[str] = ()) -> list[str]:
     """What a sweep needs that is not mptexp's own, but for the data given, each in Markdown."""
     asked = [record["parameters"] for record in tables.records]
     models = sorted({run["model"] for run in asked} - {*MODELS})
-    data = sorted({run["dataset"] for run in asked if places.path(run["dataset"])} - {*given})
+    data = sorted(
+        {run["dataset"] for run in asked if dataset_paths.path(run["dataset"])} - {*given}
+    )
     return [
         *(f"the module {safe(model.partition(':')[0])}" for model in models),
         *(f"{safe(name)} beside params.yaml" for name in notebooks(tables)),
-        *(f"the data {safe(places.path(name))}" for name in data),
+        *(f"the data {safe(dataset_paths.path(name))}" for name in data),
     ]
 
 

@@ -16,7 +16,7 @@ from mptexp.analysis import emulated
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
-from mptexp.report.first_screen.subject import Bar, Subject
+from mptexp.report.first_screen.parts import Bar, Subject
 from mptexp.report.text import wording
 from mptexp.spec.terminal import visible
 

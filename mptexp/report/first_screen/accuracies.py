@@ -15,7 +15,7 @@ from mptexp.records.schema import FINAL
 from mptexp.report.answers import caveats, dynamic_range, findings, quality
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.subject import (
+from mptexp.report.first_screen.parts import (
     Bar,
     Scale,
     Subject,

@@ -9,7 +9,7 @@ import numpy as np
 from mptexp.analysis import emulated
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, loss_scales, low_precision
-from mptexp.report.first_screen.subject import (
+from mptexp.report.first_screen.parts import (
     NAMED,
     Bar,
     Subject,

@@ -10,7 +10,7 @@ from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
 from mptexp.report.first_screen import ratios, speed
-from mptexp.report.first_screen.subject import PROVISIONAL, Bar, Subject
+from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Subject
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed

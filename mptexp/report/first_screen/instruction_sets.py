@@ -12,7 +12,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import quality
 from mptexp.report.first_screen import ratios
-from mptexp.report.first_screen.subject import Subject, device
+from mptexp.report.first_screen.parts import Subject, device
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.spec.devices import CPU_ISAS

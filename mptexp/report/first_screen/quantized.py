@@ -8,7 +8,7 @@ import numpy as np
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import quantized_inference
 from mptexp.report.first_screen import speed
-from mptexp.report.first_screen.subject import PROVISIONAL, Bar, Scale, Subject
+from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Scale, Subject
 from mptexp.report.text import measures, wording
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.first_screen import speed, speed_advice
-from mptexp.report.first_screen.subject import Bar, Subject, first, provisional
+from mptexp.report.first_screen.parts import Bar, Subject, first, provisional
 from mptexp.report.text import wording
 from mptexp.report.text.wording import INCONCLUSIVE, verbatim
 

@@ -7,7 +7,7 @@ import pandas as pd
 from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.first_screen import ratios
-from mptexp.report.first_screen.subject import Subject
+from mptexp.report.first_screen.parts import Subject
 from mptexp.report.text import wording
 
 

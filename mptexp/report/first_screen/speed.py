@@ -13,7 +13,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
 from mptexp.report.answers import findings, quality
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.subject import RESIDENT, SAME, Bar, Subject, equal, provisional
+from mptexp.report.first_screen.parts import RESIDENT, SAME, Bar, Subject, equal, provisional
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed

@@ -10,7 +10,7 @@ from mptexp.analysis.contrast import MOST_REPEATS, Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen.subject import NAMED, RESIDENT, equal
+from mptexp.report.first_screen.parts import NAMED, RESIDENT, equal
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim

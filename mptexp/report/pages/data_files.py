@@ -12,7 +12,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.report.figures import output, style
 from mptexp.report.measured import MeasuredSweep
-from mptexp.report.pages import lead
+from mptexp.report.pages import first_screen
 from mptexp.report.tables import text_tables
 from mptexp.spec import files
 
@@ -73,7 +73,7 @@ def write(sweep: MeasuredSweep) -> None:
     root, tables = sweep.directory.root, sweep.tables
     write_tables(tables, root)
     written = _write_some(tables, root)
-    figure = lead.figure(sweep)
+    figure = first_screen.figure(sweep)
     if figure:
         with style.width(style.LEAD_WIDTH):
             drawn, _ = figure.draw()

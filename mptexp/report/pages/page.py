@@ -14,7 +14,7 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured
 from mptexp.report.measured import MeasuredSweep
-from mptexp.report.pages import data_files, lead, rendering
+from mptexp.report.pages import data_files, first_screen, rendering
 from mptexp.report.tables import text_tables
 from mptexp.spec import files
 from mptexp.spec.errors import Stopped
@@ -46,7 +46,9 @@ def build(
     for place in (directory, directory.diagnosis):
         _render_runs(place, directory.index)
     jupyter_kernel.spare()
-    card = lead.card(sweep) | dict(shared or {})  # before the fork: what it computes, both have
+    card = first_screen.card(sweep) | dict(
+        shared or {}
+    )  # before the fork: what it computes, both have
     with measured.handed(sweep):
         kernel = jupyter_kernel.forked()
     with scratch_folder() as scratch, kernel or nullcontext():
@@ -62,7 +64,7 @@ def build(
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
             why = outcome(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
-        page = rendering.report_page(executed, lead.title(sweep), card, up, beside)
+        page = rendering.report_page(executed, first_screen.title(sweep), card, up, beside)
     store.write_text(directory.index, page)
     return directory.index
 

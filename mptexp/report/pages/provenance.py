@@ -15,7 +15,7 @@ from mptexp.report.tables import summary_tables
 from mptexp.report.text import column_formats, measures, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.markdown import safe
-from mptexp.spec import places
+from mptexp.spec import dataset_paths
 
 WITHOUT_NOTEBOOKS = (
     "This copy holds no executed notebooks: each run's record holds every sample and setting, and "
@@ -158,7 +158,7 @@ def _commands(sweep: MeasuredSweep) -> list[str]:
 def _places(sweep: MeasuredSweep) -> list[str]:
     """The data that lay in a place of the machine that measured, by their published names."""
     names = sorted({r["parameters"]["dataset"] for r in sweep.tables.records})
-    return names if len(names) == 1 and places.path(names[0]) else []
+    return names if len(names) == 1 and dataset_paths.path(names[0]) else []
 
 
 def measured_again(directory: SweepDir) -> list[str]:

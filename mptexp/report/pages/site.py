@@ -34,8 +34,8 @@ from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
 from mptexp.report import measured
 from mptexp.report.answers import caveats, claims, repetitions
 from mptexp.report.figures import output
-from mptexp.report.first_screen.subject import device
-from mptexp.report.pages import lead, page, rendering
+from mptexp.report.first_screen.parts import device
+from mptexp.report.pages import first_screen, page, rendering
 from mptexp.report.text import wording
 from mptexp.spec import files, interrupt
 from mptexp.spec.errors import ParamsError
@@ -429,7 +429,7 @@ def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]
     tables = sweep.tables
     link = quote(place.name)
     shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}
-    first = lead.figure(sweep)
+    first = first_screen.figure(sweep)
     if first:
         _share(first.draw()[0], place.root / "share.png")
         shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
@@ -439,9 +439,9 @@ def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]
     return Entry(
         name=visible(place.name),
         link=link,
-        title=lead.title(sweep),
+        title=first_screen.title(sweep),
         question=visible(sweep.question),
-        answer=Markup(lead.first_html(sweep)),
+        answer=Markup(first_screen.first_html(sweep)),
         devices=visible(device(tables)),
         measured=_span(moments),
         ended_at=max(moments, default=""),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from mptexp.spec.run import Run
-from mptexp.training.backends.common import Node
+from mptexp.training.backends.shared_verbs import Node
 
 if TYPE_CHECKING:
     import keras

@@ -15,13 +15,13 @@ from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import capability
-from mptexp.training.backends import common
-from mptexp.training.backends.common import Node
-from mptexp.training.backends.common import batches as batches
-from mptexp.training.backends.common import dynamic_loss_scale as dynamic_loss_scale
-from mptexp.training.backends.common import own as own
-from mptexp.training.backends.common import placeholders as placeholders
-from mptexp.training.backends.common import set_seed as set_seed
+from mptexp.training.backends import shared_verbs
+from mptexp.training.backends.shared_verbs import Node
+from mptexp.training.backends.shared_verbs import batches as batches
+from mptexp.training.backends.shared_verbs import dynamic_loss_scale as dynamic_loss_scale
+from mptexp.training.backends.shared_verbs import own as own
+from mptexp.training.backends.shared_verbs import placeholders as placeholders
+from mptexp.training.backends.shared_verbs import set_seed as set_seed
 
 if TYPE_CHECKING:
     import jax
@@ -220,7 +220,7 @@ def _products(jaxpr: Any) -> Iterator[tuple[str, float]]:
     for equation in jaxpr.eqns:
         if flops := FLOPS.get(equation.primitive.name):
             operands = [v.aval for v in equation.invars[:2]]
-            dtype = common.widest(operand.dtype.name for operand in operands)
+            dtype = shared_verbs.widest(operand.dtype.name for operand in operands)
             yield dtype, flops(equation.params, *operands, equation.outvars[0].aval)
         for inner in _inner(equation.params.values()):
             for dtype, count in _products(inner):
@@ -325,7 +325,7 @@ def step_marker(step: int) -> AbstractContextManager[Any]:
 
 def traced_input(batches: Any) -> Any:
     """Each wait for a batch as an annotation."""
-    return common.shown(batches, lambda: jax.profiler.TraceAnnotation(xplane.INPUT))
+    return shared_verbs.shown(batches, lambda: jax.profiler.TraceAnnotation(xplane.INPUT))
 
 
 # --- replicas -------------------------------------------------------------------------------------
@@ -374,10 +374,10 @@ def _layout(x: np.ndarray) -> Any:
 def variable(x: np.ndarray) -> Any:
     """A Keras variable, sharded by its first axis."""
     if replicas() == 1:
-        return common.variable(x)
+        return shared_verbs.variable(x)
     return keras.Variable(x, dtype=str(x.dtype), trainable=False, layout=_layout(x))
 
 
 def constant(x: np.ndarray) -> Any:
     """An array, sharded by its first axis."""
-    return _placed(x) if replicas() > 1 else common.constant(x)
+    return _placed(x) if replicas() > 1 else shared_verbs.constant(x)

@@ -14,8 +14,8 @@ from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import capability
-from mptexp.training.backends import common
-from mptexp.training.backends.common import sync_variables as sync_variables
+from mptexp.training.backends import shared_verbs
+from mptexp.training.backends.shared_verbs import sync_variables as sync_variables
 
 if TYPE_CHECKING:
     import keras
@@ -253,7 +253,7 @@ def _products(graph: Any, batch: int) -> Iterator[tuple[str, float]]:
     """Of a graph and the functions that it calls; a size that it leaves open is the batch's."""
     for op in _used(graph):
         if flops := _flops(op, batch):
-            yield common.widest(x.dtype.name for x in op.inputs), flops
+            yield shared_verbs.widest(x.dtype.name for x in op.inputs), flops
         for inner in _functions(op):
             for dtype, count in _products(inner, batch):
                 yield dtype, count * (_passes(op) if "While" in op.type else 1)
@@ -381,12 +381,12 @@ def stop_trace() -> None:
     tf.profiler.experimental.stop()
 
 
-def graph(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[common.Node]:
+def graph(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[shared_verbs.Node]:
     """The graph of the pass."""
     function = tf.function(_pass(model, training=True), autograph=False)
     traced = function.get_concrete_function(*_specs(batch)).graph
     return [
-        common.Node(
+        shared_verbs.Node(
             op.name,
             op.type,
             op.outputs[0].dtype.name if op.outputs else "",
@@ -483,18 +483,18 @@ class Parts:
 
 def variable(x: np.ndarray) -> Any:
     """A Keras variable, or parts of the batch."""
-    return Parts(x) if replicas() > 1 else common.variable(x)
+    return Parts(x) if replicas() > 1 else shared_verbs.variable(x)
 
 
 def constant(x: np.ndarray) -> Any:
     """A tensor, or parts of the array."""
-    return Parts(x) if replicas() > 1 else common.constant(x)
+    return Parts(x) if replicas() > 1 else shared_verbs.constant(x)
 
 
 def own(held: Any) -> Any:
     """Outside a step, such as when a model is built, the first part."""
     if not isinstance(held, Parts):
-        return common.own(held)
+        return shared_verbs.own(held)
     context = tf.distribute.get_replica_context()
     here = tf.get_static_value(context.replica_id_in_sync_group) if context else 0
     return held.tensors[here]

@@ -13,16 +13,16 @@ from mptexp.spec import imports
 from mptexp.spec.run import Run
 from mptexp.traces import host, kineto
 from mptexp.training import capability
-from mptexp.training.backends import common
-from mptexp.training.backends.common import Node
-from mptexp.training.backends.common import batches as batches
-from mptexp.training.backends.common import constant as constant
-from mptexp.training.backends.common import dynamic_loss_scale as dynamic_loss_scale
-from mptexp.training.backends.common import own as own
-from mptexp.training.backends.common import placeholders as placeholders
-from mptexp.training.backends.common import set_seed as set_seed
-from mptexp.training.backends.common import sync_variables as sync_variables
-from mptexp.training.backends.common import variable as variable
+from mptexp.training.backends import shared_verbs
+from mptexp.training.backends.shared_verbs import Node
+from mptexp.training.backends.shared_verbs import batches as batches
+from mptexp.training.backends.shared_verbs import constant as constant
+from mptexp.training.backends.shared_verbs import dynamic_loss_scale as dynamic_loss_scale
+from mptexp.training.backends.shared_verbs import own as own
+from mptexp.training.backends.shared_verbs import placeholders as placeholders
+from mptexp.training.backends.shared_verbs import set_seed as set_seed
+from mptexp.training.backends.shared_verbs import sync_variables as sync_variables
+from mptexp.training.backends.shared_verbs import variable as variable
 
 if TYPE_CHECKING:
     import keras
@@ -237,7 +237,7 @@ def counted_products() -> Iterator[list[tuple[str, float]]]:
             result = func(*args, **(kwargs or {}))
             if rule := flop_registry.get(func._overloadpacket):
                 operands = [value for value in args if isinstance(value, torch.Tensor)]
-                dtype = common.widest(str(x.dtype).removeprefix("torch.") for x in operands)
+                dtype = shared_verbs.widest(str(x.dtype).removeprefix("torch.") for x in operands)
                 counted.append((dtype, float(rule(*args, **(kwargs or {}), out_val=result))))
             return result
 
@@ -339,7 +339,7 @@ def step_marker(step: int) -> AbstractContextManager[Any]:
 
 def traced_input(batches: Any) -> Any:
     """The batches, each fetched in a range of its own."""
-    return common.shown(batches, lambda: torch.profiler.record_function(kineto.OWN_INPUT))
+    return shared_verbs.shown(batches, lambda: torch.profiler.record_function(kineto.OWN_INPUT))
 
 
 # --- replicas: always one -------------------------------------------------------------------------

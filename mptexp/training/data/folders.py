@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mptexp.records import store
-from mptexp.spec import files, places, trees
+from mptexp.spec import dataset_paths, files, trees
 from mptexp.spec.terminal import visible
 from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import (
@@ -98,7 +98,10 @@ def path_of(dataset: str) -> Path:
     Raises:
         DataError: where there is none, or it cannot be read.
     """
-    given, found = Path(os.path.expanduser(places.path(dataset))), places.candidates(dataset)
+    given, found = (
+        Path(os.path.expanduser(dataset_paths.path(dataset))),
+        dataset_paths.candidates(dataset),
+    )
     folder = next((place for place in found if place.is_dir()), None)
     if folder is None:
         what = "is a file" if any(p.is_file() for p in found) else "does not exist"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.spec import feasible, places, trees
+from mptexp.spec import dataset_paths, feasible, trees
 from mptexp.spec import files as disk
 from mptexp.spec.project import here
 from mptexp.spec.run import Run
@@ -149,8 +149,8 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
     """
     if not dataset.startswith("text:"):
         return [EMBEDDED / f"{dataset}.txt"], ()
-    given = Path(os.path.expanduser(places.path(dataset)))
-    root = next((p for p in places.candidates(dataset) if p.exists()), None)
+    given = Path(os.path.expanduser(dataset_paths.path(dataset)))
+    root = next((p for p in dataset_paths.candidates(dataset) if p.exists()), None)
     if root is None:
         raise DataError(f"dataset {dataset}: {given} does not exist; give a file or a folder")
     if not os.access(root, os.R_OK):

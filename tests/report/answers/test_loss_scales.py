@@ -5,7 +5,7 @@ from builders import loss_scaled, several_scales, tables, text
 from mptexp.analysis import loss_scale
 from mptexp.report.answers import claims, loss_scales
 from mptexp.report.figures import numerics
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 from mptexp.spec.run import Run
 
 
@@ -85,7 +85,7 @@ def test_a_network_that_needs_a_scale_is_titled_by_the_scales_that_do():
     )
     # Runs at chance level beside a float32 that learned are the finding, and nothing to repair.
     assert "not trained" in set(made.ok["flags"])
-    answer = choose.of(made)
+    answer = question.of(made)
     assert answer.figure == "loss scale"
     assert answer.advice == (
         "take **mixed_float16** with loss scales of 1024 and 2¹⁵ or **mixed_bfloat16** without a "

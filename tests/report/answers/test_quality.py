@@ -6,7 +6,7 @@ import pandas as pd
 from builders import diverged, record, tables, three
 
 from mptexp.report.answers import findings, quality
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def test_chance_level_is_said_to_be_nothing_learned():
@@ -37,7 +37,7 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     said = " ".join(findings.answer(replace(made, attempts=tried)))
     fits = "Largest batch that fits: 32 (not 64) with **float32** and **mixed_float16**."
     assert fits in said
-    title = choose.of(replace(made, attempts=tried)).title
+    title = question.of(replace(made, attempts=tried)).title
     assert title.startswith(
         "Equally large batches fit with float32 and mixed_float16: 32 (not 64); "
     )
@@ -48,7 +48,7 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     more = pd.DataFrame({"policy": ["mixed_float16"], "batch_size": [64], "status": ["ok"]})
     further = replace(made, attempts=pd.concat([tried, more]))
     begins = "The largest batch is 32 (not 64) with float32 and 64 (not 96) with mixed_float16; "
-    assert choose.of(further).title.startswith(begins)
+    assert question.of(further).title.startswith(begins)
     # A short attempt fitted at which the whole runs were out of memory.
     mixed = made.results[made.results.policy == "mixed_float16"].iloc[[0]]
     out = mixed.assign(batch_size=64, status="oom", run_id="out")
@@ -57,7 +57,7 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     # A search that ended for another reason does not know what fits.
     unknown = replace(made, attempts=tried.assign(status="failed"))
     assert "argest batch" not in " ".join(findings.answer(unknown))
-    assert "batch" not in choose.of(unknown).title
+    assert "batch" not in question.of(unknown).title
 
 
 def test_of_several_policies_the_memory_of_those_that_are_the_same_is_said():

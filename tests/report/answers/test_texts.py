@@ -6,7 +6,7 @@ from builders import tables, text
 
 from mptexp.report.answers import findings
 from mptexp.report.figures import learning, speed
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 from mptexp.report.tables import summary_tables, text_tables
 from mptexp.spec import tasks
 
@@ -31,7 +31,7 @@ def test_sentences_speak_of_perplexity(made):
     assert "mean difference +0.1 [+0.1, +0.1] % of perplexity" in said
     assert "float32 7.39 and mixed_bfloat16 7.40" in said
     assert "accuracy" not in said
-    assert choose.of(made).title.endswith(", at equal perplexity")
+    assert question.of(made).title.endswith(", at equal perplexity")
 
 
 def test_tables_have_tokens_and_perplexity(made):

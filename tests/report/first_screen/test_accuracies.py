@@ -13,24 +13,24 @@ from builders import (
 )
 
 from mptexp.report.figures.answer import FIGURES
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 from mptexp.report.tables import text_tables
 
 
 def test_without_a_time_accuracy_is_the_subject():
     rows = [record(p, b) for p in ("float32", "bfloat16") for b in range(3)]
     found = tables([row | {"timing": {}} for row in rows])
-    answer = choose.of(found)
+    answer = question.of(found)
     assert answer.scale == "accuracy"
     assert answer.bars[0].finding == "equal"
 
 
 def test_a_policy_alone_is_named_with_its_time():
-    answer = choose.of(tables([record("float32", block, 0.1) for block in range(3)]))
+    answer = question.of(tables([record("float32", block, 0.1) for block in range(3)]))
     assert answer.title == "float32 alone: 100.00 ms per step on GPU"
     assert "a speedup needs two policies" in answer.sentences[0]
     rows = [record("float32", 0, 0.1), record("float32", 0, 0.1, batch_size=7)]
-    several = choose.of(tables(rows))
+    several = question.of(tables(rows))
     assert several.title.startswith("Nothing to compare: ")
 
 
@@ -38,7 +38,7 @@ def test_histograms_alone_open_with_what_they_advise():
     rows = {"kind": "weight_gradients", "layer": "all", "lowest": -20, "counts": [5, 5]}
     rows |= {"zeros": 0, "not_finite": 0, "largest": 2.0**-19}
     sampled = {"exponents": {"samples": [{"step": 0, "swallowed": {}}], "layers": [rows]}}
-    answer = choose.of(tables([record("float32", 0, 0.1) | sampled]))
+    answer = question.of(tables([record("float32", 0, 0.1) | sampled]))
     assert answer.title == "The numbers of this training ask for float32"
     assert (answer.figure, answer.advice) == ("exponents", "use policy float32.")
     assert answer.sentences
@@ -56,7 +56,7 @@ def test_a_training_of_low_priority_opens_with_its_accuracy(nice, title):
         for b in range(3)
     ]
     measured = tables(rows)
-    answer = choose.of(measured)
+    answer = question.of(measured)
     assert answer.title.startswith(title)
     # Of times that nobody asked for the banner says that they are not valid; none is shown.
     assert any(s.startswith("Measured, but not valid") for s in answer.sentences) == (not nice)
@@ -68,7 +68,7 @@ def test_of_a_long_training_without_a_valid_time_the_accuracy_is_the_subject():
     # The puzzle: "Provisional: mixed_bfloat16 trains 1.47× faster", of a sweep of 20 epochs that
     # asks for accuracy.
     measured = published("imagenette-128px-accuracy-cpu").tables
-    answer = choose.of(measured)
+    answer = question.of(measured)
     assert answer.scale == "accuracy"
     whose = "validation accuracy of mixed_bfloat16"
     beside = "+6.9 percentage points beside float32's, undecided (n = 1)"
@@ -76,7 +76,7 @@ def test_of_a_long_training_without_a_valid_time_the_accuracy_is_the_subject():
     # The false start: a quickstart beside other work asks for speed, and can be measured again.
     for other in ({"epochs": 1}, {"wall_s": 95.0}):
         asked = replace(measured, results=measured.results.assign(**other))
-        assert choose.of(asked).scale == "speed"
+        assert question.of(asked).scale == "speed"
 
 
 def test_times_of_low_priority_are_shown_where_one_is_valid_or_nothing_was_learned():
@@ -99,15 +99,15 @@ def test_differences_that_are_shown_are_counted():
                     made["history"][-1]["val_accuracy"] -= lost
                 rows.append(made)
     title = "bfloat16's accuracy beside float32's is lower"
-    assert choose.of(tables(rows)).title == f"{title} in 1 of 2 settings and equal in 1"
+    assert question.of(tables(rows)).title == f"{title} in 1 of 2 settings and equal in 1"
     lower = [r for r in rows if r["parameters"]["batch_size"] == 64]
-    assert choose.of(tables(lower)).title == f"{title} (−40.0 percentage points)"
+    assert question.of(tables(lower)).title == f"{title} (−40.0 percentage points)"
     # The lie: "in 1 of 2 settings", of one setting and two policies.
     both = [r for r in rows if r["parameters"]["batch_size"] == 64]
     both += [record("mixed_bfloat16", b, batch_size=64) | {"timing": {}} for b in range(3)]
     own = "(−40.0 percentage points) with bfloat16; equal with mixed_bfloat16"
     title = title.replace("bfloat16's accuracy", "Accuracy")
-    assert choose.of(tables(both)).title == f"{title} {own}"
+    assert question.of(tables(both)).title == f"{title} {own}"
 
 
 def test_what_is_lower_in_the_last_of_many_settings_is_drawn():
@@ -119,7 +119,7 @@ def test_what_is_lower_in_the_last_of_many_settings_is_drawn():
                 made = record(policy, block, width=(1 + k) / 4) | {"timing": {}}
                 made["history"][-1]["val_accuracy"] -= 0.4 * (policy != "float32" and k >= 12)
                 rows.append(made)
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     assert {bar.finding for bar in answer.drawn} == {"equal", "lower"}
     (chart,) = FIGURES
     said = chart.caption(answer)
@@ -144,7 +144,7 @@ def test_what_is_lower_in_the_last_of_many_settings_is_drawn():
 def test_a_baseline_that_failed_is_not_one_that_was_not_measured(lost, title, advice):
     # The lie: "This sweep measured mixed_float16; a speedup needs two policies".
     rows = [record(p, b) for p in ("float32", "mixed_float16") for b in range(3)]
-    answer = choose.of(tables([row | lost for row in rows[:3]] + rows[3:]))
+    answer = question.of(tables([row | lost for row in rows[:3]] + rows[3:]))
     assert answer.title == title
     assert answer.sentences[0] == f"No times are compared: {title}.".replace("_", "\\_")
     assert answer.advice.startswith(advice)
@@ -152,7 +152,7 @@ def test_a_baseline_that_failed_is_not_one_that_was_not_measured(lost, title, ad
 
 def test_where_all_runs_diverged_the_title_says_so():
     rows = [diverged(record(p, b)) for p in ("float32", "mixed_float16") for b in range(3)]
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     # Once "Nothing to compare: no policy was measured beside its baseline".
     assert answer.title == "All runs diverged"
     assert answer.advice.startswith("find settings")
@@ -166,7 +166,7 @@ def test_a_policy_that_diverged_everywhere_is_in_the_title():
         for b in range(3)
     ]
     rows[6:] = map(diverged, rows[6:])
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     # And then "float16 diverges in 1 of 2 settings", of the one that it has.
     equal = "accuracy of mixed_bfloat16 is equal to float32's"
     assert answer.title == f"float16 diverges; {equal}"
@@ -179,7 +179,7 @@ def test_accuracy_and_perplexity_are_told_apart():
     images = [record(p, b) | {"timing": {}} for p in ("float32", "bfloat16") for b in range(3)]
     losses = {"float32": 2.0, "bfloat16": 2.05}
     texts = [text(p, b, x) | {"timing": {}} for p, x in losses.items() for b in range(3)]
-    answer = choose.of(tables(images + texts))
+    answer = question.of(tables(images + texts))
     accuracies, perplexities = answer.title.split("; ")
     assert accuracies == "bfloat16's accuracy is equal to float32's"
     assert perplexities.startswith("bfloat16's perplexity beside float32's is higher")
@@ -200,7 +200,7 @@ def test_of_several_trainings_each_has_its_advice():
         return made | {"exponents": {"samples": samples, "layers": [rows, small]}}
 
     both = [sampled(0, 4, "lenet"), sampled(0, 40, "mlp")]
-    answer = choose.of(tables(both))
+    answer = question.of(tables(both))
     assert answer.title.startswith("The numbers of 2 trainings ask for ")
     assert "lenet" in answer.title
     assert "mlp" in answer.title
@@ -215,7 +215,7 @@ def test_devices_with_defaults_of_their_own_have_no_common_baseline():
                 made["parameters"] |= {"gpu_model": device}
                 made["run_id"] += device
                 rows.append(made | {"timing": {}})
-    title = choose.of(tables(rows)).title
+    title = question.of(tables(rows)).title
     # Once "to TF32's", of a V100 that has none.
     assert title == "mixed_float16's accuracy is equal to that of the default of each device"
 
@@ -227,7 +227,7 @@ def test_a_policy_that_is_only_emulated_is_not_advised_while_its_accuracy_is_und
         rows += [record("mixed_float16", b, emulated=emulated) for b in range(3)]
         for made, change in zip(rows, (0, 0, 0, -0.2, 0.2, 0.0), strict=True):
             made["history"][-1]["val_accuracy"] += change - 0.3
-        return choose.of(tables([made | {"timing": {}} for made in rows])).advice
+        return question.of(tables([made | {"timing": {}} for made in rows])).advice
 
     more = "it takes at least 5 repeats, not 3, to halve the intervals."
     assert told(False) == more

@@ -11,16 +11,16 @@ from builders import (
 )
 
 from mptexp.report.figures.answer import FIGURES
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def low_precision_title(*groups):
-    return choose.of(identified(tables([run for group in groups for run in group]))).title
+    return question.of(identified(tables([run for group in groups for run in group]))).title
 
 
 def test_emulated_formats_open_with_their_loss():
     found = tables_of(emulated_runs([2.0, 2.1, 1.9]), emulated_runs([3.0, 3.1, 2.9], **FIXED))
-    answer = choose.of(identified(found))
+    answer = question.of(identified(found))
     assert answer.title == "1 of 1 settings train within 2 percentage points of float32's error"
     assert answer.bars[0].label == "<8,8>"
     assert answer.scale == "error"
@@ -34,7 +34,7 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
     found = identified(tables_of(emulated_runs([1.0, 1.1, 0.9]), *groups))
     for made in found.records:
         made["in_force"]["chance_accuracy"] = 0.1
-    answer = choose.of(tables(found.records))
+    answer = question.of(tables(found.records))
     assert answer.title == (
         "1 of 3 settings are shown to train within 2 percentage points of float32's error, 1 is "
         "inconclusive; the worst ends 89.0 points above it (activations <7,8>, weights <8,8>)"
@@ -72,7 +72,7 @@ def test_trainings_with_and_without_clipping_have_labels_of_their_own():
         for clip in (None, 1.0)
         for formats in ({}, FIXED)
     ]
-    bars = choose.of(identified(tables([run for group in groups for run in group]))).bars
+    bars = question.of(identified(tables([run for group in groups for run in group]))).bars
     assert sorted(bar.label for bar in bars) == [
         "<8,8>",
         "<8,8>, gradients clipped to norm 1",
@@ -87,7 +87,7 @@ def test_how_few_bits_train_is_the_title_where_formats_of_several_sizes_were_tri
         emulated_runs([1.1, 1.2, 1.0], **STOCHASTIC),
         emulated_runs([90, 91, 89], **FIXED),
     ]
-    answer = choose.of(identified(tables([run for group in groups for run in group])))
+    answer = question.of(identified(tables([run for group in groups for run in group])))
     near = "within 2 percentage points of float32's error"
     assert (
         answer.title == f"keydana_cnn trains with 10-bit activations and 12-bit weights to {near}"
@@ -108,7 +108,7 @@ def test_what_diverged_in_all_runs_is_counted_and_named():
         emulated_runs([1.2, 1.3, 1.1], **FIXED),
         emulated_runs([0, 0, 0], status="diverged", propagation="float8_e4m3fn"),
     ]
-    answer = choose.of(identified(tables_of(*groups)))
+    answer = question.of(identified(tables_of(*groups)))
     assert answer.title == "1 of 2 settings train within 2 percentage points of float32's error"
     assert answer.sentences[-1].startswith("In all runs diverged: **activations float8\\_e4m3fn")
 
@@ -116,7 +116,7 @@ def test_what_diverged_in_all_runs_is_counted_and_named():
 def test_a_run_that_diverged_leaves_the_others_interval_open():
     runs = [*emulated_runs([1, 1.1, 0.9, 1]), *emulated_runs([1.2, 1.3, 1.1, 1.2], **FIXED)]
     runs[-1] |= {"status": "diverged", "history": []}
-    answer = choose.of(identified(tables(runs)))
+    answer = question.of(identified(tables(runs)))
     assert answer.bars[0].finding == "incomplete"
     assert answer.sentences == [
         "Of 1 setting, 1 is within 2 percentage points of it only where runs ended well."
@@ -129,7 +129,7 @@ def test_of_many_formats_all_are_counted_and_the_ends_are_drawn():
         error = 1.1 if bits > 10 else 40 + bits
         made = {"propagation": f"<2,{bits}>", "weight_format": f"<2,{bits}>"}
         groups.append(emulated_runs([error, error + 0.1, error - 0.1], **made))
-    answer = choose.of(identified(tables_of(*groups)))
+    answer = question.of(identified(tables_of(*groups)))
     assert (len(answer.drawn), len(answer.bars)) == (14, 20)
     # Without a word, once, on the six that were not drawn.
     assert FIGURES[0].caption(answer).startswith("Of 20 comparisons; drawn are 14, the ends. ")
@@ -142,7 +142,7 @@ def test_where_float32_learned_nothing_no_format_is_counted():
     found = identified(tables_of(*groups))
     for made in found.records:
         made["in_force"]["chance_accuracy"] = 0.1
-    answer = choose.of(tables(found.records))
+    answer = question.of(tables(found.records))
     assert answer.title == "No format is compared with a float32 that learned"
     assert answer.advice
 
@@ -151,21 +151,21 @@ def test_formats_are_not_blamed_where_float32_diverges_too():
     # The lie: "0 of 1 settings train within 2 percentage points of float32's error".
     lost = emulated_runs([1, 1, 1], status="diverged")
     both = tables_of(lost, emulated_runs([1, 1, 1], status="diverged", **FIXED))
-    answer = choose.of(both)
+    answer = question.of(both)
     assert answer.title == "float32 diverges too: no format is compared with it"
 
 
 def test_runs_that_diverged_are_not_called_too_few():
     some = [*emulated_runs([1.1, 1.2], **FIXED)]
     some += [*emulated_runs([1] * 5, status="diverged", **FIXED)][2:]
-    answer = choose.of(tables_of(emulated_runs([1, 1, 1, 1, 1]), some))
+    answer = question.of(tables_of(emulated_runs([1, 1, 1, 1, 1]), some))
     assert "only where runs ended well" in answer.sentences[0]
 
 
 def test_what_two_repeats_show_is_not_that_no_format_trains():
     formats = [{"propagation": f"<{bits},8>", "weight_format": "<8,8>"} for bits in (8, 7)]
     groups = [emulated_runs([1.0, 1.1], **kept) for kept in formats]
-    answer = choose.of(identified(tables_of(emulated_runs([1.0, 1.1]), *groups)))
+    answer = question.of(identified(tables_of(emulated_runs([1.0, 1.1]), *groups)))
     # Once "0 of 2 settings train", of formats whose means are float32's.
     assert answer.title == "Nothing is shown of 2 settings: fewer than three repeats"
     assert answer.advice == "it takes at least 3 repeats that end well, not 2, for an interval."
@@ -178,7 +178,7 @@ def test_a_network_that_no_format_trains_is_in_the_title():
         groups.append(emulated_runs(near, model=model))
         for bits in sizes:
             groups.append(emulated_runs(errors, propagation=f"<4,{bits}>", model=model))
-    answer = choose.of(identified(tables_of(*groups)))
+    answer = question.of(identified(tables_of(*groups)))
     assert answer.title.startswith("lenet trains with 8-bit activations")
     assert answer.title.endswith("; mlp with none that was measured")
     assert not answer.advice.rstrip(".").endswith(";")

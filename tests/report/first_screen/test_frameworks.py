@@ -5,7 +5,7 @@ from builders import published, replicated, tables_of, trained_by
 from mptexp.analysis import scaling
 from mptexp.report.answers import comparisons
 from mptexp.report.figures.answer import FIGURES
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def test_compiled_steps_are_compared_with_compiled_ones():
@@ -15,7 +15,7 @@ def test_compiled_steps_are_compared_with_compiled_ones():
         trained_by("keras", 0.15, "torch", jit=True),
         trained_by("native", 0.1, "torch", jit=True),
     )
-    answer = choose.of(tables)
+    answer = question.of(tables)
     assert {bar.label: round(1 / bar.value, 2) for bar in answer.bars} == {
         "Keras on PyTorch, float32": 2.0,
         "Keras on PyTorch, compiled, float32": 1.5,
@@ -32,7 +32,7 @@ def test_inference_is_named_and_compared_apart_from_training():
     infers = {"phase": "inference"}
     inferred = [trained_by("keras", 0.2, **infers), trained_by("native", 0.1, **infers)]
     tables = tables_of(*inferred)
-    assert choose.of(tables).title.endswith(
+    assert question.of(tables).title.endswith(
         "Keras inference on JAX is 2.00× slower than a plain loop"
     )
     (said,) = comparisons.keras_costs(scaling.by_frontend(tables))
@@ -40,7 +40,7 @@ def test_inference_is_named_and_compared_apart_from_training():
     assert "Predicted by" in comparisons.sections(tables)[-1].rows
     inferred = [trained_by("keras", 0.2, **infers), trained_by("native", 0.1, **infers)]
     tables = tables_of(*inferred, trained_by("keras", 0.15), trained_by("native", 0.1))
-    assert {bar.label: round(1 / bar.value, 2) for bar in choose.of(tables).bars} == {
+    assert {bar.label: round(1 / bar.value, 2) for bar in question.of(tables).bars} == {
         "Keras inference on JAX, float32": 2.0,
         "Keras training on JAX, float32": 1.5,
     }
@@ -57,7 +57,7 @@ def test_the_cost_of_keras_at_each_batch_size_is_named():
         for made in trained_by(frontend, step_s, size=size, phase="inference")
     ]
     tables = tables_of(sides)
-    assert {bar.label: round(1 / bar.value, 2) for bar in choose.of(tables).bars} == {
+    assert {bar.label: round(1 / bar.value, 2) for bar in question.of(tables).bars} == {
         "Keras inference on JAX, batch size 1, float32": 3.0,
         "Keras inference on JAX, batch size 32, float32": 1.2,
     }
@@ -84,7 +84,7 @@ def test_a_gain_that_depends_on_the_framework_is_titled_with_it():
             zip(replicated(1, 32, 0.1, backend="jax", policy="mixed_bfloat16"), noise, strict=True)
         )
     ]
-    title = choose.of(tables_of(*sides, jax)).title
+    title = question.of(tables_of(*sides, jax)).title
     start = (
         "mixed_bfloat16 trains 2.00× faster than float32 on GPU in PyTorch, no gain shown in JAX"
     )
@@ -102,7 +102,7 @@ def test_frameworks_at_several_batch_sizes_are_named_with_them():
             ("torch", 128, 0.1),
         )
     ]
-    labels = {bar.label: round(bar.value, 2) for bar in choose.of(tables_of(*sides)).bars}
+    labels = {bar.label: round(bar.value, 2) for bar in question.of(tables_of(*sides)).bars}
     assert labels == {
         "PyTorch, batch size 1, float32": 0.33,
         "PyTorch, batch size 128, float32": 1.5,
@@ -116,7 +116,7 @@ def test_keras_that_is_slower_and_faster_is_titled_with_both():
         trained_by("keras", 0.05, policy="mixed_bfloat16"),
         trained_by("native", 0.1, policy="mixed_bfloat16"),
     )
-    title = choose.of(tables).title
+    title = question.of(tables).title
     assert "Keras on JAX, float32 is 1.20× slower" in title
     assert "Keras on JAX, mixed_bfloat16 is 2.00× faster" in title
 

@@ -5,7 +5,7 @@ import copy
 from builders import record, tables
 
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def by_isa(**asked):
@@ -26,7 +26,7 @@ def by_isa(**asked):
 
 
 def test_instruction_sets_open_with_the_ratio_between_them():
-    answer = choose.of(by_isa())
+    answer = question.of(by_isa())
     assert answer.title.startswith(
         "float32 with SSE4.1 is 4.00× slower and mixed_bfloat16 with all instruction sets is 2.00× "
         "faster than float32 with all instruction sets"
@@ -44,7 +44,7 @@ def test_what_a_policy_needs_to_be_faster_is_the_title():
             made["parameters"]["cpu_isa"] = isa
             made["timing"] |= {"step_s": step_s, "images_per_s": 32 / step_s}
             rows.append(made)
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     assert answer.title == (
         "mixed_bfloat16 is 2.00× faster than float32 on Some (CPU) thanks to AVX512_BF16, "
         "and 2.50× slower with AVX512 alone"
@@ -75,7 +75,7 @@ def test_all_instruction_sets_of_a_cpu_are_called_by_what_the_type_needs_of_them
             rows.append(made)
     for made in rows:
         made["environment"] = {"instruction_sets": ["avx512_bf16", "avx512_fp16", "amx_bf16"]}
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     assert answer.title == (
         "mixed_bfloat16 is 2.00× faster than float32 on Some (CPU) thanks to AMX, "
         "and 1.25× slower with AVX512_BF16 alone"
@@ -84,7 +84,7 @@ def test_all_instruction_sets_of_a_cpu_are_called_by_what_the_type_needs_of_them
 
 
 def test_instruction_sets_of_other_models_are_not_compared():
-    answer = choose.of(by_isa(model_source="edited"))
+    answer = question.of(by_isa(model_source="edited"))
     assert [bar.finding for bar in answer.bars] == ["faster"]
     assert answer.title.startswith("mixed_bfloat16 with all instruction sets is 2.00× faster")
     (said,) = caveats.sentences(by_isa(model_source="edited"))
@@ -101,7 +101,7 @@ def test_what_a_larger_instruction_set_adds_is_not_the_smallers():
             made["parameters"]["cpu_isa"] = isa
             made["timing"] |= {"step_s": step_s, "images_per_s": 32 / step_s}
             rows.append(made)
-    assert choose.of(tables(rows)).title == (
+    assert question.of(tables(rows)).title == (
         "mixed_bfloat16 is 1.25× faster than float32 on Some (CPU) thanks to AVX512_BF16, "
         "and 2.50× slower with AVX512 alone; 2.00× faster with all instruction sets"
     )
@@ -112,7 +112,7 @@ def test_a_policy_that_loses_accuracy_is_not_advised_for_its_speed():
     for made in rows:
         if made["parameters"]["policy"] == "mixed_bfloat16":
             made["history"][-1]["val_accuracy"] -= 0.4
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     # Once "use mixed_bfloat16 with all instruction sets", at half the accuracy.
     assert answer.title.endswith("; its accuracy is lower")
     assert answer.advice == "keep float32: mixed_bfloat16's accuracy suffers."

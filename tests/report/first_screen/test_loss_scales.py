@@ -7,11 +7,11 @@ from builders import (
     tables,
 )
 
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def test_loss_scales_open_with_the_range_that_trains():
-    answer = choose.of(identified(several_scales()))
+    answer = question.of(identified(several_scales()))
     assert answer.title == (
         "mixed_float16 trains as float32 does with a loss scale of 1 and the dynamic scale, and "
         "falls behind float32 with 2⁻¹⁶ (−67.1 percentage points) and diverges in 2 of 3 runs with "
@@ -19,7 +19,7 @@ def test_loss_scales_open_with_the_range_that_trains():
     )
     assert answer.figure == "loss scale"
     assert answer.advice.startswith("take **mixed_float16** with ")
-    unknown = choose.of(tables([r | {"identity": None} for r in several_scales().records]))
+    unknown = question.of(tables([r | {"identity": None} for r in several_scales().records]))
     assert unknown.title == f"Provisional: {answer.title}"
     assert [text.partition(". ")[0] for text in unknown.sentences] == [
         "Measured, but not valid",
@@ -37,7 +37,7 @@ def test_of_several_networks_the_one_that_fails_is_the_title_and_named():
     for model, made in runs:
         made["parameters"] |= {"model": model}
         made["run_id"] += model
-    answer = choose.of(identified(tables([made for _, made in runs])))
+    answer = question.of(identified(tables([made for _, made in runs])))
     assert answer.title.startswith("With model mlp: mixed_float16 diverges with a loss scale of")
     # The chart is that network's: once the other's, "No run diverged".
     assert answer.case == "2"
@@ -48,7 +48,7 @@ def test_every_scale_does_not_train_where_the_dynamic_one_fails():
     runs = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
     runs += [loss_scaled("mixed_float16", s, b, 0.98) for s in (1.0, 1024.0) for b in range(3)]
     runs += [loss_scaled("mixed_float16", "dynamic", b, 0.5) for b in range(3)]
-    answer = choose.of(identified(tables(runs)))
+    answer = question.of(identified(tables(runs)))
     assert "every" not in answer.title
     assert answer.title.endswith("falls behind under the dynamic scale")
     assert "any loss scale" not in answer.advice

@@ -3,7 +3,7 @@
 import pytest
 from builders import quantized, record, tables
 
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def test_the_page_opens_with_bytes_and_what_they_cost():
@@ -14,7 +14,7 @@ def test_the_page_opens_with_bytes_and_what_they_cost():
         one = record(block=block, step_s=0.2 + block / 1e4)
         after = {"val_accuracy": 0.90 + block / 1000}
         made.append(quantized("int8", block, {"val_accuracy": 0.9}, after, one))
-    answer = choose.of(tables(made))
+    answer = question.of(tables(made))
     assert answer.title == (
         "int8 shrinks the weights to 25 % of their bytes, accuracy +0.1 percentage points; "
         "int8 runs inference 2.00× slower than float32 on GPU"
@@ -34,7 +34,7 @@ def test_where_no_time_is_valid_the_bytes_are_claimed_and_no_speed():
         apart = record(block=block, step_s=0.1 * 2**block)
         after = {"val_accuracy": 0.9}
         made += [one, quantized("int8", block, after, after, apart)]
-    answer = choose.of(tables(made))
+    answer = question.of(tables(made))
     title = "int8 shrinks the weights to 25 % of their bytes, accuracy +0.0 percentage points"
     assert answer.title == f"{title}; no speed is valid"
     (bar,) = answer.bars  # of what is valid, not of times that are not
@@ -55,10 +55,10 @@ def test_weights_that_are_ruined_are_not_advised():
             one = record(block=block, step_s=0.2 + block / 1e4)
             made.append(quantized(policy, block, {"val_accuracy": 0.9}, after, one))
             made[-1]["quantized"]["bytes_after"] = size
-    advice = choose.of(tables(made)).advice
+    advice = question.of(tables(made)).advice
     assert advice.startswith("for speed keep float32; for fewer bytes take **int8**")
     ruined = [r for r in made if r["parameters"]["policy"] != "int8"]
-    assert choose.of(tables(ruined)).advice == (
+    assert question.of(tables(ruined)).advice == (
         "keep float32: all lose more than 1 percentage point of accuracy."
     )
 
@@ -78,5 +78,5 @@ def test_what_loses_on_one_network_is_advised_on_the_other_alone():
                     one["run_id"] = f"{model}-{policy}-{block}"
                     one["quantized"]["bytes_after"] = size
                 made.append(one)
-    advice = choose.of(tables(made)).advice
+    advice = question.of(tables(made)).advice
     assert "for fewer bytes take **int4** (mlp) and **int8** (lenet), and look at" in advice

@@ -2,7 +2,7 @@
 
 from builders import replicated, tables
 
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def test_replicas_open_with_their_scaling():
@@ -11,7 +11,7 @@ def test_replicas_open_with_their_scaling():
         step_s = 0.1 if made["parameters"]["replicas"] == 1 else 0.11
         size = made["parameters"]["batch_size"]
         made["timing"] |= {"step_s": step_s, "images_per_s": size / step_s}
-    answer = choose.of(tables(found))
+    answer = question.of(tables(found))
     assert answer.title.endswith("1.82× faster than 1 replica with the same batch size per replica")
     assert answer.bars[0].label.startswith("2 replicas, ")
 
@@ -24,6 +24,6 @@ def test_replicas_of_several_policies_are_labelled_with_them():
         for replicas, size in sizes.items()
         for made in replicated(replicas, *size, policy=policy)
     ]
-    labels = [bar.label for bar in choose.of(tables(found)).bars]
+    labels = [bar.label for bar in question.of(tables(found)).bars]
     assert len(set(labels)) == len(labels) == 2
     assert all(label.startswith(("float32, ", "mixed_float16, ")) for label in labels)

@@ -13,11 +13,11 @@ from builders import (
 
 from mptexp.analysis.sweep_tables import Options
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def test_speed_is_the_subject_of_policies():
-    answer = choose.of(three("mixed_float16", [2.0, 2.1, 1.9]))
+    answer = question.of(three("mixed_float16", [2.0, 2.1, 1.9]))
     (bar,) = answer.bars
     assert (bar.label, bar.finding, answer.baseline) == ("mixed_float16", "faster", "float32")
     assert bar.text.startswith("2.00× faster [")
@@ -29,14 +29,14 @@ def test_the_one_policy_that_is_slower_is_in_the_title():
     rows += [record("mixed_bfloat16", b, s) for b, s in enumerate((0.1, 0.11, 0.09))]
     rows += [record("float8", b, 0.2, emulated=True) for b in range(3)]
     nothing = "mixed_bfloat16 is not shown to train faster than float32 on GPU"
-    assert choose.of(tables(rows)).title == f"{nothing}; float8 (emulated) trains 2.00× slower"
+    assert question.of(tables(rows)).title == f"{nothing}; float8 (emulated) trains 2.00× slower"
 
 
 def test_a_policy_that_is_slower_somewhere_is_titled_with_it():
     base = {("float32", size): 0.1 for size in (32, 64)}
     times = base | {("mixed_float16", 32): 0.4, ("mixed_float16", 64): 0.1}
     rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
-    title = choose.of(identified(tables(rows))).title
+    title = question.of(identified(tables(rows))).title
     wanted = "mixed_float16 trains 4.00× slower than float32 on GPU at batch size 32"
     assert title == wanted
 
@@ -51,7 +51,7 @@ def test_pytorch_has_no_xla():
                 made["in_force"] = made["in_force"] | {"jit": jit == "on"}
                 made["run_id"] = f"{policy}-{jit}-{block}"
                 rows.append(made)
-    answer = choose.of(identified(tables(rows)))
+    answer = question.of(identified(tables(rows)))
     said = " ".join([answer.advice, *(bar.label for bar in answer.bars)])
     assert "with torch.compile" in said
     assert "XLA" not in said
@@ -64,7 +64,7 @@ def test_what_is_faster_everywhere_is_titled_from_the_least_to_the_most():
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", fast))
         for block in range(3)
     ]
-    title = choose.of(identified(tables(rows))).title
+    title = question.of(identified(tables(rows))).title
     assert title.startswith("mixed_bfloat16 trains 1.25× to 2.00× faster than float32 on GPU")
 
 
@@ -76,8 +76,8 @@ def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
         "bfloat16 trains 2.00× faster than float32 on GPU at batch size 64, and 2.00× slower at "
         "batch size 32"
     )
-    assert choose.of(identified(tables(rows))).title.startswith(wanted)
-    unknown = choose.of(tables([row | {"identity": None} for row in rows]))
+    assert question.of(identified(tables(rows))).title.startswith(wanted)
+    unknown = question.of(tables([row | {"identity": None} for row in rows]))
     assert unknown.title == (
         "Provisional: bfloat16 trains from 2.00× slower to 2.00× faster than float32 on GPU"
     )
@@ -85,7 +85,7 @@ def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
 
 def test_an_emulated_policy_alone_has_its_name_in_the_title():
     made = three("mixed_float16", [0.9, 1.0, 1.1], emulated=True)
-    title = choose.of(made).title
+    title = question.of(made).title
     assert title.startswith("mixed_float16 is not shown to train faster than float32")
 
 
@@ -97,7 +97,7 @@ def test_both_phases_are_in_the_title():
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 * fast))
         for block in range(3)
     ]
-    title = choose.of(identified(tables(rows))).title
+    title = question.of(identified(tables(rows))).title
     assert title == (
         "mixed_bfloat16 runs inference 1.25× faster than float32 on GPU at batch size 32, and "
         "2.00× slower at batch size 1"  # a longer one is not read; the sentences have the rest
@@ -107,7 +107,7 @@ def test_both_phases_are_in_the_title():
 def test_what_is_not_valid_is_not_the_title():
     rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
     marks = ["measured while other programs used the processor"]
-    answer = choose.of(tables([row | {"marks": marks} for row in rows]))
+    answer = question.of(tables([row | {"marks": marks} for row in rows]))
     assert answer.title == "Provisional: bfloat16 trains 2.00× faster than float32 on GPU"
     assert answer.bars[0].text == "2.00× faster (not valid: interference, n = 3)"
     assert answer.advice == (
@@ -136,12 +136,12 @@ def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
         if made["parameters"]["policy"] == "mixed_float16":
             made["history"][-1]["val_accuracy"] -= 0.4
     found = identified(tables(rows))
-    assert choose.of(found).title.endswith(" than float32 on GPU; its accuracy is lower")
-    wide = choose.of(replace(found, options=Options(equivalence_margin=0.9)))
+    assert question.of(found).title.endswith(" than float32 on GPU; its accuracy is lower")
+    wide = question.of(replace(found, options=Options(equivalence_margin=0.9)))
     assert wide.title.endswith(", accuracy equal within 90 percentage points")
     assert wide.advice.endswith("and look at its accuracy in your own training.")
     alike = identified(three("mixed_float16", [2.0, 2.1, 1.9]))
-    assert choose.of(alike).title.endswith(", at equal accuracy")
+    assert question.of(alike).title.endswith(", at equal accuracy")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_title_says_what_a_gain_costs(changes, said):
     for made in rows:
         if made["parameters"]["policy"] == "mixed_float16":
             made["history"][-1]["val_accuracy"] += changes[made["parameters"]["block"]]
-    title = choose.of(identified(tables(rows))).title
+    title = question.of(identified(tables(rows))).title
     assert title == f"mixed_float16 trains 2.00× faster than float32 on GPU{said}"
 
 
@@ -182,10 +182,10 @@ def on_devices(**times):
 def test_a_ratio_of_another_device_is_not_in_the_title():
     # The lie: "1.07x to 1.40x faster than TF32 on H200", of which 1.07 is the V100's.
     both = on_devices(V100=("float32", 0.107, 0.1), H200=("tensorfloat32", 0.14, 0.1))
-    title = choose.of(both).title
+    title = question.of(both).title
     assert title.startswith("mixed_float16 trains 1.40× faster than TF32 on H200")
     none = on_devices(V100=("float32", 0.1, 0.1), H200=("tensorfloat32", 0.1, 0.1))
-    answer = choose.of(none)
+    answer = question.of(none)
     if "not shown" in answer.title:
         assert answer.title.endswith("than the default of each device on H200 and V100")
     assert "TF32" not in answer.advice
@@ -203,7 +203,7 @@ def accuracies(**points):
                 elif policy != "float32":
                     made["history"][-1]["val_accuracy"] -= lost
                 rows.append(made)
-    return choose.of(identified(tables(rows)))
+    return question.of(identified(tables(rows)))
 
 
 def test_accuracy_is_that_of_all_points_and_not_of_the_fastest():
@@ -221,7 +221,7 @@ def test_a_policy_that_is_slower_at_one_size_is_titled_so():
     times = {("float32", 1): 0.1, ("float32", 128): 0.1, ("bfloat16", 1): 0.15}
     times |= {("bfloat16", 128): 0.0999}
     rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
-    assert choose.of(identified(tables(rows))).title == (
+    assert question.of(identified(tables(rows))).title == (
         "bfloat16 trains 1.50× slower than float32 on GPU at batch size 1"
     )
 
@@ -233,7 +233,7 @@ def test_the_ends_are_drawn_and_all_are_counted_and_advised():
         for block in range(3):
             rows.append(record("float32", block, 0.1, batch_size=size))
             rows.append(record("mixed_float16", block, 0.1 * slow.get(size, 0.5), batch_size=size))
-    answer = choose.of(identified(tables(rows)))
+    answer = question.of(identified(tables(rows)))
     assert (len(answer.drawn), len(answer.bars)) == (14, 16)
     assert answer.drawn[-1].label.endswith("batch size 512")
     # Once "but not at batch size 8 or at batch size 16 or at batch size 24", 5 times slower at 512.
@@ -262,14 +262,14 @@ def test_a_policy_is_advised_without_a_word_only_where_all_of_it_is_shown_equal(
     for size, values in ((32, fine), (64, apart), (128, apart)):
         rows += ending("float32", size, 1, fine)
         rows += ending("mixed_float16", size, 3 if size == 32 else 2, values)
-    answer = choose.of(identified(tables(rows)))
+    answer = question.of(identified(tables(rows)))
     assert answer.advice == "use **mixed_float16**, and look at its accuracy in your own training."
 
 
 def test_a_policy_whose_accuracy_is_shown_goes_before_a_faster_one_whose_is_not():
     fine, apart = (0.9, 0.9, 0.9), (0.9, 0.5, 0.95)
     rows = ending("float32", 32, 1, fine) + ending("mixed_bfloat16", 32, 1.6, fine)
-    answer = choose.of(identified(tables(rows + ending("mixed_float16", 32, 2, apart))))
+    answer = question.of(identified(tables(rows + ending("mixed_float16", 32, 2, apart))))
     assert answer.advice == "use **mixed_bfloat16**, whose accuracy is shown to be equal."
 
 
@@ -281,7 +281,7 @@ def test_ratios_apart_keep_their_bound_where_nothing_is_valid_too(blocks, bound)
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", slow))
         for block in range(blocks)
     ]
-    assert bound in choose.of(tables(rows)).title
+    assert bound in question.of(tables(rows)).title
 
 
 def test_ratios_that_are_one_ratio_have_no_bound():
@@ -291,5 +291,5 @@ def test_ratios_that_are_one_ratio_have_no_bound():
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", slow))
         for block in range(3)
     ]
-    title = choose.of(identified(tables(rows))).title
+    title = question.of(identified(tables(rows))).title
     assert title.startswith("mixed_bfloat16 trains 1.54× slower than float32")

@@ -8,7 +8,7 @@ from builders import (
     three,
 )
 
-from mptexp.report.first_screen import choose
+from mptexp.report.first_screen import question
 
 
 def faster_in(places, **elsewhere):
@@ -34,25 +34,25 @@ def faster_in(places, **elsewhere):
     ],
 )
 def test_what_is_not_faster_is_no_advice(speedups, title):
-    answer = choose.of(three("mixed_float16", speedups))
+    answer = question.of(three("mixed_float16", speedups))
     assert answer.title.removesuffix(", at equal accuracy") == title
     assert answer.advice.startswith("keep float32")
 
 
 def test_nobody_is_advised_to_train_on_one_batch():
     resident, prefetched = {"input_mode": "resident"}, {"input_mode": "pipeline"}
-    both = choose.of(faster_in([resident, prefetched], input_mode="keydana")).advice
+    both = question.of(faster_in([resident, prefetched], input_mode="keydana")).advice
     assert both.startswith("on this GPU with prefetched input, use **mixed_bfloat16**.")
-    one = choose.of(faster_in([resident], input_mode="keydana")).advice
+    one = question.of(faster_in([resident], input_mode="keydana")).advice
     assert one.startswith("keep float32: mixed_bfloat16 gains where no time goes into input")
 
 
 def test_where_a_policy_is_not_faster_is_named_only_if_the_name_is_its_own():
     # The lie: "but not at batch size 32", of a policy that is faster there with other input too.
     fused = [{"normalization": "fused"}, {"input_mode": "keydana"}, {"batch_size": 64}]
-    said = choose.of(faster_in(fused)).advice
+    said = question.of(faster_in(fused)).advice
     assert said.startswith("on this GPU, use **mixed_bfloat16**. Not shown to be faster at batch ")
-    sizes = choose.of(faster_in([{"batch_size": n} for n in (64, 128)], batch_size=16)).advice
+    sizes = question.of(faster_in([{"batch_size": n} for n in (64, 128)], batch_size=16)).advice
     assert " Not shown to be faster at batch size 16." in sizes
 
 
@@ -64,7 +64,7 @@ def test_each_phase_has_its_advice():
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 * fast))
         for block in range(3)
     ]
-    answer = choose.of(identified(tables(rows)))
+    answer = question.of(identified(tables(rows)))
     assert answer.advice == "for inference, keep float32. For training, use **mixed_bfloat16**."
     # The verb names the phase; its place does not again.
     assert (
@@ -87,7 +87,7 @@ def test_each_phase_has_its_advice():
     ],
 )
 def test_how_many_repeats_would_decide_is_said(speedups, advice):
-    assert choose.of(three("mixed_bfloat16", speedups)).advice.startswith(advice)
+    assert question.of(three("mixed_bfloat16", speedups)).advice.startswith(advice)
 
 
 def test_of_several_inconclusive_comparisons_the_one_that_is_decided_first_is_named():
@@ -98,7 +98,7 @@ def test_of_several_inconclusive_comparisons_the_one_that_is_decided_first_is_na
         for block, speedup in enumerate(speedups)
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 / speedup))
     ]
-    said = choose.of(identified(tables(rows))).advice
+    said = question.of(identified(tables(rows))).advice
     assert "repeats, not 3, should show whether 1.07× (batch size 32) is real" in said
 
 
@@ -107,12 +107,12 @@ def test_what_is_not_valid_beside_a_slow_emulation_is_no_reason_to_keep_float32(
     rows = [record("float32", b, 0.1) for b in range(3)]
     rows += [record("mixed_float16", b, 0.5, emulated=True) for b in range(3)]
     rows += [record("mixed_bfloat16", b, 0.05) | {"marks": marks} for b in range(3)]
-    answer = choose.of(tables(rows))
+    answer = question.of(tables(rows))
     assert answer.advice.startswith("for a claim, end other programs")
 
 
 def test_with_too_few_repeats_the_command_says_how_many_and_their_cost():
-    answer = choose.of(three("mixed_float16", [2.0, 2.1]))
+    answer = question.of(three("mixed_float16", [2.0, 2.1]))
     assert answer.title == "Provisional: mixed_float16 trains 2.05× faster than float32 on GPU"
     assert "`mptexp run params.yaml --out ../again --set repeats=3`" in answer.advice
     assert "which measures 6 runs, about 1 min" in answer.advice
@@ -130,7 +130,7 @@ def test_a_gain_that_costs_accuracy_is_not_called_none():
                 lost = 0.3 * (policy != "float32")
                 made["history"][0]["val_accuracy"] = 0.9 - lost + block / 1000
                 rows.append(made)
-    advice = choose.of(identified(tables(rows))).advice
+    advice = question.of(identified(tables(rows))).advice
     assert advice.startswith(
         "keep float32: mixed_bfloat16 gains where no time goes into input, and loses accuracy with"
     )
@@ -145,7 +145,7 @@ def test_no_bound_is_said_where_a_comparison_is_not_valid():
         for b in range(6)
     ]
     busy = {"marks": ["measured while other programs used the processor"]}
-    whole = choose.of(identified(tables(rows))).advice
+    whole = question.of(identified(tables(rows))).advice
     some = [one | busy if one["parameters"]["batch_size"] == 64 else one for one in rows]
-    assert "is not likely" not in choose.of(identified(tables(some))).advice
+    assert "is not likely" not in question.of(identified(tables(some))).advice
     assert whole.startswith("keep float32")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from mptexp.spec import places
+from mptexp.spec import dataset_paths
 from mptexp.spec.errors import ParamsError
 
 
@@ -29,22 +29,22 @@ from mptexp.spec.errors import ParamsError
     ],
 )
 def test_a_path_is_its_last_part(dataset, shown):
-    assert places.published(dataset) == shown
-    assert places.published(shown) == shown
+    assert dataset_paths.published(dataset) == shown
+    assert dataset_paths.published(shown) == shown
 
 
 def test_a_relative_path_without_a_name_has_that_of_its_folder(tmp_path, monkeypatch):
     (tmp_path / "photos/inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "photos/inner")
-    assert places.published("folder:.") == "folder:inner"
-    assert places.published("folder:..") == "folder:photos"
+    assert dataset_paths.published("folder:.") == "folder:inner"
+    assert dataset_paths.published("folder:..") == "folder:photos"
 
 
 def test_a_name_needs_no_working_directory(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert places.published("folder:a/photos") == "folder:photos"
+    assert dataset_paths.published("folder:a/photos") == "folder:photos"
 
 
 def test_every_dataset_of_a_params_file_is_meant():
@@ -52,17 +52,17 @@ def test_every_dataset_of_a_params_file_is_meant():
         "defaults": {"dataset": "idx:/a/b"},
         "matrix": {"dataset": ["folder:/a/c", "digits"]},
     }
-    assert places.everywhere(content) == {
+    assert dataset_paths.everywhere(content) == {
         "defaults": {"dataset": "idx:b"},
         "matrix": {"dataset": ["folder:c", "digits"]},
     }
 
 
 def test_two_folders_of_one_name_are_refused():
-    assert places.known(["digits", "folder:/a/x", "idx:/b/x", "folder:/a/./x"]) == {
+    assert dataset_paths.known(["digits", "folder:/a/x", "idx:/b/x", "folder:/a/./x"]) == {
         "digits": "digits",
         "folder:x": "folder:/a/x",
         "idx:x": "idx:/b/x",
     }
     with pytest.raises(ParamsError, match="folder:/a/x and folder:/b/x have the same last part"):
-        places.known(["folder:/a/x", "folder:/b/x"])
+        dataset_paths.known(["folder:/a/x", "folder:/b/x"])

@@ -20,7 +20,7 @@ from mptexp.report.first_screen import (
     replicas,
     speed,
 )
-from mptexp.report.first_screen.subject import Subject
+from mptexp.report.first_screen.parts import Subject
 
 
 def of(tables: Tables) -> Subject:

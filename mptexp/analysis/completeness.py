@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mptexp.records.schema import is_of_timer, known_parameters
-from mptexp.spec import params, places
+from mptexp.spec import dataset_paths, params
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run, defaults
 
@@ -84,7 +84,7 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
 
 def _as_asked(run: Mapping[str, Any]) -> dict[str, Any]:
     """As a params file has it: the seed of block 0; of older records' datasets the last part."""
-    dataset = places.published(str(run["dataset"]))
+    dataset = dataset_paths.published(str(run["dataset"]))
     return {**run, "dataset": dataset, "seed": run["seed"] - run["block"]}
 
 

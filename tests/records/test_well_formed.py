@@ -7,7 +7,7 @@ import pytest
 from builders import record
 from support import PROJECT
 
-from mptexp.records import schema, store, usable
+from mptexp.records import schema, store, well_formed
 from mptexp.records.store import RecordError
 
 TRACED = PROJECT / "reports/published/why-cpu/diagnosis/runs"
@@ -48,16 +48,18 @@ def without(content, *steps):
 )
 def test_a_traced_run_has_what_a_diagnosis_needs(steps, missing):
     traced = first(TRACED, "profile")
-    assert usable.fault(traced) == ""
-    assert missing in usable.fault(without(traced, *steps))
-    assert usable.fault(without(traced, *steps[:1]) | {"profile": None}) == ""
+    assert well_formed.fault(traced) == ""
+    assert missing in well_formed.fault(without(traced, *steps))
+    assert well_formed.fault(without(traced, *steps[:1]) | {"profile": None}) == ""
 
 
 def test_latencies_have_a_median(tmp_path):
     made = record() | {"latencies_s": [0.1, 0.2]}
-    assert usable.fault(made) == "timing.latency_warmup: Field required in a run with latencies"
+    assert (
+        well_formed.fault(made) == "timing.latency_warmup: Field required in a run with latencies"
+    )
     made["timing"] |= {"latency_p50_s": 0.15, "latency_p99_s": 0.2, "latency_warmup": 0}
-    assert usable.fault(made) == ""
+    assert well_formed.fault(made) == ""
     path = tmp_path / "runs" / made["run_id"] / "record.json"
     store.write_record(path, made)
     assert store.read_record(path)["latencies_s"] == [0.1, 0.2]

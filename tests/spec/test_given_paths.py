@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.given import resolved
+from mptexp.spec.given_paths import resolved
 
 
 def test_a_path_begins_here_or_in_the_folder_above_or_at_home(tmp_path, monkeypatch):

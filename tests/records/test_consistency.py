@@ -7,7 +7,7 @@ import pytest
 from support import PROJECT, mptexp
 
 from mptexp.analysis import accuracy, sweep_tables
-from mptexp.records import consistent, step_times, store
+from mptexp.records import consistency, step_times, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import run_id
@@ -36,14 +36,14 @@ def published():
 def test_what_runs_wrote_agrees_with_their_samples():
     records = [json.loads(path.read_text()) for path in published()]
     assert len(records) > 300
-    assert [consistent.fault(record) for record in records if consistent.fault(record)] == []
+    assert [consistency.fault(record) for record in records if consistency.fault(record)] == []
 
 
 def test_a_machine_with_next_to_no_processor_is_no_division_by_zero():
     record = trained()
     for sample in record["samples"]:
         sample["processors"] = 5e-324
-    assert "other_load_frac" not in consistent.fault(record)
+    assert "other_load_frac" not in consistency.fault(record)
 
 
 @pytest.mark.parametrize(
@@ -93,24 +93,24 @@ def test_few_windows_do_not_pass_for_many():
     again = step_times.timing(windows) | {"step_ci": made["timing"]["step_ci"]}
     again["images_per_s"] = made["parameters"]["batch_size"] / again["step_s"]
     made["timing"] |= again
-    assert f"timing.step_ci is {again['step_ci']:.6g}" in consistent.fault(made)
+    assert f"timing.step_ci is {again['step_ci']:.6g}" in consistency.fault(made)
 
 
 def test_a_training_has_all_its_epochs():
     # The lie that was told: a policy that trained for fewer epochs, its time and accuracy compared.
     paths = (PROJECT / "reports/published/quickstart-cpu").glob("runs/*/record.json")
     made = json.loads(min(paths).read_text())
-    assert consistent.fault(made) == ""
+    assert consistency.fault(made) == ""
     del made["history"][1:-1]
-    assert consistent.fault(made) == "history holds 2 epochs, but the run had 16"
+    assert consistency.fault(made) == "history holds 2 epochs, but the run had 16"
 
 
 def test_a_latency_is_the_median_of_the_latencies():
     made = {"parameters": {}, "latencies_s": [9.0, 0.1, 0.2, 0.3]}
     timing = {"latency_warmup": 1, "latency_p50_s": 0.2}
-    assert consistent.fault(made | {"timing": timing}) == ""
+    assert consistency.fault(made | {"timing": timing}) == ""
     timing["latency_p50_s"] = 0.02
-    assert "latency_p50_s is 0.02, but 0.2 follows" in consistent.fault(made | {"timing": timing})
+    assert "latency_p50_s is 0.02, but 0.2 follows" in consistency.fault(made | {"timing": timing})
 
 
 def test_a_model_with_noise_of_its_own_gets_other_images_right_when_asked_again():
@@ -120,7 +120,7 @@ def test_a_model_with_noise_of_its_own_gets_other_images_right_when_asked_again(
     for off, contradicts in ((0, False), (int(0.02 * n), False), (int(0.2 * n), True)):
         bits = (1 << right + off) - 1 << (8 * -(-n // 8) - (right + off))
         made["validated"]["correct"] = f"{bits:0{2 * -(-n // 8)}x}"
-        assert bool(consistent.fault(made)) == contradicts
+        assert bool(consistency.fault(made)) == contradicts
 
 
 def test_a_report_leaves_out_times_that_were_made_up(tmp_path):
@@ -169,8 +169,8 @@ def test_the_accuracy_of_guessing_is_that_of_a_class(labels, change, said):
     # The lie: chance_accuracy 0, signed anew, and two policies at chance level are "equal".
     made = trained()
     made["in_force"] |= change | ({"validation_labels": labels} if labels else {})
-    assert consistent.fault(made).startswith(said)
-    assert bool(consistent.fault(made)) == bool(said)
+    assert consistency.fault(made).startswith(said)
+    assert bool(consistency.fault(made)) == bool(said)
 
 
 def test_a_number_of_images_that_nothing_supports_claims_nothing(tmp_path):
@@ -191,22 +191,22 @@ def test_windows_that_were_picked_are_noticed():
     made = trained()
     first, second, *others = made["windows"]
     made["windows"] = [first, *others]
-    assert consistent._missing_windows(made) == "windows: step 2 follows step 0"
+    assert consistency._missing_windows(made) == "windows: step 2 follows step 0"
     made["windows"] = [first, *others, second]
-    assert "follows step" in consistent._missing_windows(made)
+    assert "follows step" in consistency._missing_windows(made)
     foreign = made | {"notebook": "foreign", "identity": None}  # a script may rest where it likes
-    assert consistent._missing_windows(foreign) == ""
+    assert consistency._missing_windows(foreign) == ""
 
 
 def test_what_the_sensors_saw_is_held_against_their_samples():
     # The lies that were told: the load of other programs set to nought, or the samples deleted.
     made = trained()
-    assert consistent.fault(made) == ""
+    assert consistency.fault(made) == ""
     known = made["readings"]["other_load_frac"]
     for place, sample in enumerate(made["samples"]):
         sample["busy_cpu_s"] += 0.25 * place
-    assert f"other_load_frac is {known:.6g}, but the samples show 0." in consistent.fault(made)
-    assert consistent.fault(made | {"samples": []}).startswith("samples: none of its sensors")
+    assert f"other_load_frac is {known:.6g}, but the samples show 0." in consistency.fault(made)
+    assert consistency.fault(made | {"samples": []}).startswith("samples: none of its sensors")
 
 
 def test_a_load_beside_what_was_timed_is_no_contradiction():
@@ -220,22 +220,22 @@ def test_a_load_beside_what_was_timed_is_no_contradiction():
         busy += 0.0 if place <= 1 + timed_s else first["processors"]
         made["samples"].append(first | {"time": float(place), "busy_cpu_s": busy, "own_cpu_s": 0.0})
     made["readings"]["other_load_frac"] = 0.0
-    assert "other_load_frac" not in consistent.fault(made)
+    assert "other_load_frac" not in consistency.fault(made)
     for sample in made["samples"]:  # but not where they do in every gap
         sample["busy_cpu_s"] = sample["time"] * first["processors"]
-    assert "other_load_frac is 0, but the samples show 1" in consistent.fault(made)
+    assert "other_load_frac is 0, but the samples show 1" in consistency.fault(made)
 
 
 def test_a_copy_with_other_times_or_moments_is_no_repeat():
     # The lie that was told: one block as three, its times off by a percent: "[1.65, 1.72]".
     made = trained()
-    made["measured_at"] = consistent.measured_at(made)
+    made["measured_at"] = consistency.measured_at(made)
     made["history"] = [{"epoch": k, "loss": 1.0 / k, "val_loss": 2.0 / k} for k in (1, 2)]
     copy = json.loads(json.dumps(made)) | {"run_id": "another", "fit_s": 1.01 * made["fit_s"]}
     copy["timing"]["step_s"] *= 1.01
     copy["parameters"] |= {"block": 9, "seed": 9}
-    assert consistent.repeated([made, copy]) == {made["run_id"], "another"}
+    assert consistency.repeated([made, copy]) == {made["run_id"], "another"}
     copy["measured_at"] = [time + 1000 for time in copy["measured_at"]]
-    assert consistent.repeated([made, copy]) == {made["run_id"], "another"}
+    assert consistency.repeated([made, copy]) == {made["run_id"], "another"}
     copy["history"][0]["loss"] += 1e-7
-    assert consistent.repeated([made, copy]) == set()
+    assert consistency.repeated([made, copy]) == set()

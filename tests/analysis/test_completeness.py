@@ -7,7 +7,7 @@ import pytest
 from builders import published, record, tables, written_sweep
 from support import PROJECT, mptexp
 
-from mptexp.analysis import asked, sweep_tables
+from mptexp.analysis import completeness, sweep_tables
 from mptexp.execution import merge
 from mptexp.records.schema import FOREIGN
 from mptexp.report.answers import caveats
@@ -27,12 +27,12 @@ def runs(**more):
 
 def said(records, text):
     found = tables(records)
-    object.__setattr__(found, "asked", asked.of(records, text))
+    object.__setattr__(found, "asked", completeness.of(records, text))
     return " ".join([*caveats.banner(found), *caveats.remarks(found)])
 
 
 def test_the_runs_of_a_params_file_are_those_it_asks_for():
-    assert asked.of(runs(), TEXT) == asked.Asked(planned=4, points=2)
+    assert completeness.of(runs(), TEXT) == completeness.Asked(planned=4, points=2)
     assert said(runs(), TEXT) == ""
 
 
@@ -58,7 +58,7 @@ def test_fewer_repeats_than_were_made_and_runs_that_are_missing_are_named():
 
 
 def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
-    searched = asked.of([*runs(), *runs(batch_size=48)], TEXT + "max_batch: true\n")
+    searched = completeness.of([*runs(), *runs(batch_size=48)], TEXT + "max_batch: true\n")
     assert (searched.other, searched.missing) == (0, {})
 
 
@@ -100,7 +100,9 @@ def test_where_no_file_says_what_was_asked_for_that_is_said(tmp_path):
 
 
 def test_what_a_step_timer_recorded_was_asked_for_by_no_file():
-    assert asked.of([run | {"notebook": FOREIGN} for run in runs()], "") == asked.Asked()
+    assert (
+        completeness.of([run | {"notebook": FOREIGN} for run in runs()], "") == completeness.Asked()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in PUBLISHED.glob("*/runs")))
@@ -142,8 +144,8 @@ def test_points_that_the_file_excludes_are_named(tmp_path):
 def test_batch_sizes_that_were_asked_for_are_missing_beside_those_that_were_searched():
     # The lie: "Every comparison is valid", with 12 of 18 runs not made.
     text = "max_batch: true\nmatrix: {batch_size: [32, 64], policy: [float32, mixed_float16]}\n"
-    found = asked.of(runs(), text + "repeats: 2\n")
+    found = completeness.of(runs(), text + "repeats: 2\n")
     assert (found.missing, found.planned) == ({"local": 4}, 8)
     whole = [*runs(), *runs(batch_size=64), *runs(batch_size=96)]
-    found = asked.of(whole, text + "repeats: 2\n")
+    found = completeness.of(whole, text + "repeats: 2\n")
     assert (found.missing, found.other) == ({}, 0)
