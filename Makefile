@@ -45,6 +45,7 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/interval_coverage.py
 	$(BIN)/python benchmarks/false_blame.py
 	$(BIN)/python benchmarks/measuring_overhead.py
+	$(BIN)/python benchmarks/framework_import.py
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/scale.py --runs 2000
 	$(BIN)/python benchmarks/ray_overhead.py
