@@ -181,19 +181,6 @@ def _parameters() -> Any:
 
 
 @with_config(OPEN)
-class Quantized(TypedDict):
-    """What Keras quantized: the scales of float8, or what integers did to a trained model."""
-
-    layers: NotRequired[list[dict[str, Any]]]
-    before: NotRequired[dict[str, Number]]
-    after: NotRequired[dict[str, Number]]
-    bytes_before: NotRequired[Annotated[int, Field(ge=0, lt=2**53)]]
-    bytes_after: NotRequired[Annotated[int, Field(ge=0, lt=2**53)]]
-    trained_epochs: NotRequired[Annotated[int, Field(ge=1, lt=2**31)]]
-    calibration: NotRequired[str]
-
-
-@with_config(OPEN)
 class Card(TypedDict):
     """The environment."""
 
@@ -267,6 +254,28 @@ def _whole(validated: dict[str, Any]) -> dict[str, Any]:
     if digits != 2 * -(-images // 8):
         raise ValueError(f"{digits} digits do not hold a bit for each of {images} images")
     return validated
+
+
+@with_config(OPEN)
+class Quality(TypedDict, total=False):
+    """The validation of one model."""
+
+    val_loss: Number
+    val_accuracy: Number
+    validated: Annotated[Validated, AfterValidator(_whole)]
+
+
+@with_config(OPEN)
+class Quantized(TypedDict):
+    """What Keras quantized: the scales of float8, or what integers did to a trained model."""
+
+    layers: NotRequired[list[dict[str, Any]]]
+    before: NotRequired[Quality]
+    after: NotRequired[Quality]
+    bytes_before: NotRequired[Annotated[int, Field(ge=0, lt=2**53)]]
+    bytes_after: NotRequired[Annotated[int, Field(ge=0, lt=2**53)]]
+    trained_epochs: NotRequired[Annotated[int, Field(ge=1, lt=2**31)]]
+    calibration: NotRequired[str]
 
 
 @with_config(OPEN)

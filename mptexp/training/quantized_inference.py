@@ -12,10 +12,10 @@ import keras
 from mptexp.spec import tasks
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, costs, precision, quantized
+from mptexp.training import arithmetic, costs, precision, quantized, validation_images
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
-from mptexp.training.frontends.fit import StopWhenNotFinite
+from mptexp.training.frontends.fit import KerasFit, StopWhenNotFinite
 
 # Where the scales come from, by policy: Keras 3.15's defaults.
 CALIBRATION = {
@@ -36,9 +36,9 @@ def quantized_after_training(
     Returns:
         What a record holds, and the products of a pass (see arithmetic.products). The keys are
         policy; calibration (a sentence); trained_epochs; history (loss and accuracy of each of
-        them); before and after (val_loss, val_accuracy;
-        empty where there is nothing to validate with); bytes_before and bytes_after (of all
-        weights, as they are stored).
+        them); before and after (val_loss, val_accuracy and validated, see validation_images; empty
+        where there is nothing to validate with); bytes_before and bytes_after (of all weights, as
+        they are stored).
 
     Raises:
         Unsupported: before the training, where too few of the model's products can be quantized.
@@ -75,14 +75,16 @@ def quantized_after_training(
     return made, traced
 
 
-def _validated(run: Run, model: keras.Model, images: Images) -> dict[str, float]:
-    """Loss and accuracy of the validation, without what is not a finite number."""
+def _validated(run: Run, model: keras.Model, images: Images) -> dict[str, Any]:
+    """Loss and accuracy of the validation, if they are finite, and those of its examples."""
     data = batches.validation(images, run)
     if not data:
         return {}
     given = model.evaluate(data["validation_data"], return_dict=True, verbose=0)
     figures = tasks.recorded({f"val_{name}": value for name, value in given.items()})
-    return {name: value for name, value in figures.items() if math.isfinite(value)}
+    finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+    listed = validation_images.validated(run, KerasFit(run, model, images).predicted, images)
+    return finite | ({"validated": listed} if listed else {})
 
 
 def weight_bytes(model: keras.Model) -> int:

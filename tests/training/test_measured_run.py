@@ -156,6 +156,12 @@ def test_integers_take_the_place_of_weights_that_were_trained(tmp_path, backend,
     assert before < known["chance_loss"] + 0.5  # it was trained: 5.5 nats are those of a guess
     assert after != before
     assert after == pytest.approx(before, abs=0.02 if policy != "int4" else 0.2)
+    lists = [made[part]["validated"] for part in ("before", "after")]
+    assert lists[0]["digest"] == lists[1]["digest"]
+    for listed, loss in zip(lists, (before, after), strict=True):
+        assert len(listed["losses"]) == listed["images"]
+        mean = sum(listed["losses"]) / listed["images"]
+        assert mean == pytest.approx(loss, rel=1e-3)
     kernels = 12 * 32**2  # one byte or a half in place of four
     saved = kernels * (3.5 if policy == "int4" else 3)
     assert made["bytes_before"] - made["bytes_after"] == pytest.approx(saved, rel=0.1)

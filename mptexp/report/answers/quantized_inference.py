@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import contrast, points, simultaneous, validity
+from mptexp.analysis import contrast, image_pairs, points, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.comparisons import Section
@@ -19,9 +19,10 @@ PARTS = ("before", "after")
 NAMED = 3  # policies that a sentence lists
 NOTE = (
     "Each run trained its model in float32, validated it, quantized it and validated it again: the "
-    "difference is that of the same weights, quantized minus trained; its interval is over repeats "
-    "and holds for all rows together. Bytes are those of all weights as they are stored, "
-    "embeddings and normalizations too, which stay float32. Times stand in the headline table."
+    "difference is that of the same weights, quantized minus trained; its interval is over "
+    "repeats, and over examples too where runs list how they predicted each; it holds for all rows "
+    "together. Bytes are those of all weights as they are stored, embeddings and normalizations "
+    "too, which stay float32. Times stand in the headline table."
 )
 
 
@@ -37,6 +38,7 @@ class Quantized:
         lost: after minus before, formed within each run.
         bytes_before: of all weights, the mean over runs; bytes_after: likewise, quantized.
         flags: what is not valid of the runs, see `validity`.
+        images: what the examples add to the variance of `lost`.
     """
 
     policy: str
@@ -49,6 +51,7 @@ class Quantized:
     bytes_before: float
     bytes_after: float
     flags: str
+    images: image_pairs.Spread
 
     @property
     def share(self) -> float:
@@ -83,13 +86,14 @@ def measured(tables: Tables) -> list[Quantized]:
         return []
     runs = runs.assign(point=wording.places(runs))
     made = [
-        _quantized(own, [known[run_id] for run_id in own.run_id], policy, point, dataset)
+        _quantized(own, [known[i] for i in own.run_id], policy, point, dataset, tables)
         for (point, policy, dataset), own in runs.groupby(
             ["point", "policy", "dataset"], sort=False
         )
     ]
     valid = [not validity.invalid(one.flags, "accuracy") for one in made]
-    wide = simultaneous.together([one.lost for one in made], among=valid)
+    more = [(one.images.variance, one.images.freedom) for one in made]
+    wide = simultaneous.together([one.lost for one in made], more, valid)
     return [replace(one, lost=over) for one, over in zip(made, wide, strict=True)]
 
 
@@ -98,7 +102,12 @@ def _is_one(record: dict[str, Any]) -> bool:
 
 
 def _quantized(
-    runs: pd.DataFrame, made: list[dict[str, Any]], policy: str, point: str, dataset: str
+    runs: pd.DataFrame,
+    made: list[dict[str, Any]],
+    policy: str,
+    point: str,
+    dataset: str,
+    tables: Tables,
 ) -> Quantized:
     before, after = ([m[part] for m in made] for part in PARTS)
     measure = measures.of(dataset)
@@ -106,7 +115,9 @@ def _quantized(
     sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) / len(made) for part in PARTS]
     flags = validity.together(runs["flags"])
     key = (policy, *runs[points.POINT].iloc[0])
-    return Quantized(policy, point, dataset, key, before, after, lost, *sizes, flags)
+    sides = [dict(enumerate(m | {"history": [m]} for m in side)) for side in (after, before)]
+    images = image_pairs.spread(*sides, tables.options.equivalence_margin)
+    return Quantized(policy, point, dataset, key, before, after, lost, *sizes, flags, images)
 
 
 def _quality(figures: list[dict[str, Any]], measure: measures.Measure) -> pd.Series:

@@ -24,6 +24,18 @@ def test_the_difference_is_that_of_the_same_weights():
     assert section.sentences == ["int8 is calibrated on no data."]
 
 
+def test_an_interval_takes_account_of_the_images():
+    # Three repeats that agree on 20 images: "+0.0 [+0.0, +0.0]", of any number of images.
+    def made(n):
+        right = {"images": n, "digest": "0" * 12, "correct": "ff" * (n // 8)}
+        figures = {"val_accuracy": 1.0, "validated": right}
+        return tables([quantized("int8", b, figures, figures) for b in range(3)])
+
+    few, many = (quantized_inference.measured(made(n))[0].lost for n in (24, 24_000))
+    assert few.estimate == many.estimate == 0
+    assert few.high > 0.1 > 0.01 > many.high > 0
+
+
 def test_a_text_has_perplexities():
     made = [
         quantized("int4", b, {"val_loss": 2.0}, {"val_loss": 2.01 + b / 1000}, text(block=b))
