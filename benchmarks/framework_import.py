@@ -20,7 +20,7 @@ from mptexp.spec.backends import BACKENDS
 
 ARMS = {
     "plain": "import keras",
-    "mptexp": "from mptexp.spec import imports\nwith imports.framework(): import keras",
+    "mptexp": 'from mptexp.spec import imports\nwith imports.framework("keras"): import keras',
 }
 
 

@@ -62,9 +62,18 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def framework() -> Iterator[None]:
-    """Imports a framework, or what needs one, without what takes a third to half of the time."""
-    with quiet(), uncollected(), ExitStack() as hidden:
+def framework(name: str) -> Iterator[None]:
+    """Imports a framework, without what takes a third to half of the time.
+
+    Where it is imported already, only its greetings are left out: who has models by now would not
+    get rid of them any more.
+    """
+    with ExitStack() as hidden:
+        hidden.enter_context(quiet())
+        if name in sys.modules:
+            yield
+            return
+        hidden.enter_context(uncollected())
         # Keras has wrappers for scikit-learn, TensorFlow Lite one for JAX: a second each. JAX may
         # be Keras's backend, which a file of the user's names where the environment does not.
         hidden.enter_context(without("sklearn"))

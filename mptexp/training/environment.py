@@ -233,7 +233,7 @@ def main() -> None:
     if importlib.util.find_spec(name) is None:
         raise SystemExit(f"{name} is not installed; {here(install_hint(name))}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with imports.framework():
+    with imports.framework(name):
         importlib.import_module(name)
     print(json.dumps(diagnosis(name)))
 

@@ -8,7 +8,6 @@ reads back what was set here.
 import importlib
 import importlib.util
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from mptexp.spec import imports, tasks
@@ -90,9 +89,8 @@ def load(name: str) -> None:
     """
     if importlib.util.find_spec(name) is None:
         raise Unsupported(f"{name} is not installed; {environment.install_hint(name)}")
-    if "keras" not in sys.modules:
-        with imports.framework():
-            importlib.import_module("keras")
+    with imports.framework("keras"):
+        importlib.import_module("keras")
 
 
 def _refuse_change(name: str, before: str, value: str) -> None:

@@ -74,9 +74,18 @@ def test_jax_is_hidden_unless_it_may_be_the_backend_of_keras(asked, hidden, monk
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     if asked:
         monkeypatch.setenv("KERAS_BACKEND", asked)
-    with imports.framework():
+    with imports.framework("no_such_framework"):
         assert ("jax" in sys.modules) is hidden
     assert "jax" not in sys.modules
+
+
+def test_of_a_framework_that_is_there_no_model_is_kept(capfd):
+    before = gc.get_freeze_count()
+    with imports.framework("os"):
+        os.write(2, b"greeting")
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == before
+    assert capfd.readouterr().err == ""
 
 
 class Owned:

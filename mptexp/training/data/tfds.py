@@ -24,8 +24,9 @@ def builder(name: str) -> Any:
         DataError: where the library, the dataset or its configuration is absent.
     """
     try:
-        with imports.framework():
+        with imports.framework("tensorflow"):
             import tensorflow  # noqa: F401  reading the prepared files needs it
+        with imports.quiet():
             import tensorflow_datasets as tfds
     except ImportError as error:
         raise DataError(

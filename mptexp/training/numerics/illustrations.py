@@ -18,7 +18,7 @@ from mptexp.spec import imports
 from mptexp.spec.number_formats import FORMATS, Float, Format
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-with imports.framework():
+with imports.framework("keras"):
     from keras import ops, random
 
     from mptexp.training.numerics.quantization import Rounding, Seed, quantize
