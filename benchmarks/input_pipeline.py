@@ -39,7 +39,7 @@ NEEDS = {"dataloader": "torch", "grain": "grain"}
 ARMS = [
     arm
     for arm in ("pipeline", "keydana", "tfdata", "uint8", "dataloader", "grain")
-    if importlib.util.find_spec(NEEDS.get(arm, "numpy"))
+    if arm not in NEEDS or importlib.util.find_spec(NEEDS[arm])
 ]
 
 
@@ -127,9 +127,10 @@ def straightforward(folder, run, kept="float32"):
 class Decoded:
     """Images that are decoded at their first use: a source for PyTorch and for Grain."""
 
-    def __init__(self, folder, size, pixels, known):
+    def __init__(self, folder, size, zeros=np.zeros):
         self.files, self.labels = listed(folder)
-        self.size, self.pixels, self.known = size, pixels, known
+        self.size, n = size, len(self.files)
+        self.pixels, self.known = zeros((n, size, size, 3), np.uint8), zeros(n, bool)
 
     def __len__(self):
         return len(self.files)
@@ -150,22 +151,20 @@ def dataloader(folder, run):
     """A process for each processor, which decode into memory that they share."""
     import torch
 
-    n, size = len(listed(folder)[0]), run.image_size
-    pixels = torch.empty((n, size, size, 3), dtype=torch.uint8).share_memory_()
-    known = torch.zeros(n, dtype=torch.bool).share_memory_()
-    source = Decoded(folder, size, pixels.numpy(), known.numpy())
+    def shared(shape, dtype):
+        return torch.from_numpy(np.zeros(shape, dtype)).share_memory_().numpy()
+
+    source = Decoded(folder, run.image_size, shared)
     return torch.utils.data.DataLoader(
         source, run.batch_size, shuffle=True, num_workers=WORKERS, persistent_workers=True
     )
 
 
 def grain(folder, run):
-    """A thread for each processor, all epochs from one pipeline."""
+    """A thread for each processor, which decode into memory of this process."""
     import grain
 
-    n, size = len(listed(folder)[0]), run.image_size
-    source = Decoded(folder, size, np.empty((n, size, size, 3), np.uint8), np.zeros(n, bool))
-    shuffled = grain.MapDataset.source(source).seed(0).shuffle()
+    shuffled = grain.MapDataset.source(Decoded(folder, run.image_size)).seed(0).shuffle()
     ahead = grain.ReadOptions(num_threads=WORKERS, prefetch_buffer_size=4 * run.batch_size)
     return shuffled.to_iter_dataset(ahead).batch(run.batch_size)
 

@@ -9,7 +9,6 @@ process; those that run tests beside one another share it, and it ends with the 
 import atexit
 import ctypes
 import fcntl
-import gc
 import importlib
 import json
 import os
@@ -151,13 +150,12 @@ def main():
 
 def _import(names):
     from mptexp.execution.jupyter_kernel import UNUSED
+    from mptexp.spec import imports
 
     sys.modules.update(dict.fromkeys(UNUSED))  # seconds, for checks that nobody needs
-    gc.disable()  # see spec.imports.uncollected
-    for name in names:
-        importlib.import_module(name)
-    gc.freeze()
-    gc.enable()
+    with imports.uncollected():
+        for name in names:
+            importlib.import_module(name)
     for name in UNUSED:
         del sys.modules[name]
     if "jax" in names:

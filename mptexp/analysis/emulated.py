@@ -189,7 +189,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     for k, point in enumerate(made):
         base = _base(point, made)
         blocks = [b for b in point.runs if b in base.runs]
-        images = image_pairs.spread(*_sides(point, base, tables), LITTLE / 100)
+        images = _spread(point, base, tables)
         more.append(_in_points(images))
         levels.append(_level(base, point))
         unlike = validity.across(*_sides(point, base, tables), ("policy", *FORMATS))
@@ -205,8 +205,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     asked = [k for k, point in enumerate(made) if not point.is_float32]
     rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
     nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]
-    pairs = [_sides(made[j], made[k], tables) for k, j in rounded]
-    spreads = [_in_points(image_pairs.spread(*sides, LITTLE / 100)) for sides in pairs]
+    spreads = [_in_points(_spread(made[j], made[k], tables)) for k, j in rounded]
     wide = simultaneous.together(
         [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
     )
@@ -245,6 +244,11 @@ def _to_nearest(point: Point, made: Sequence[Point]) -> list[int]:
     if other is None or validity.invalid(other.flags, "accuracy"):
         return []
     return [k for k, each in enumerate(made) if each is other]
+
+
+def _spread(point: Point, base: Point, tables: Tables) -> image_pairs.Spread:
+    """What the images add to the variance of a point's mean error minus another's."""
+    return image_pairs.spread(*_sides(point, base, tables), LITTLE / 100)
 
 
 def _in_points(images: image_pairs.Spread) -> tuple[float, float]:

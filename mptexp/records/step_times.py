@@ -1,6 +1,6 @@
 """The figures of a run from its windows of steps.
 
-The step clock makes them, and whoever reads a record makes them again: see `consistent`.
+The step clock makes them, and whoever reads a record makes them again: see `consistency`.
 """
 
 from bisect import bisect_left

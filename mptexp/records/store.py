@@ -209,7 +209,7 @@ def read_records(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """All readable records of a sweep, ordered by run id, and a sentence for each damaged one.
 
-    Each has its `measured_at`, see `consistent`.
+    Each has its `measured_at`, see `consistency`.
 
     Args:
         without: what to leave out of the records.

@@ -414,7 +414,7 @@ class Run(StrictModel):
         return run_id(self.published().model_dump(), name)
 
     def published(self) -> "Run":
-        """This run as a record has it: of a dataset's path the last part, see `places`."""
+        """This run as a record has it: of a dataset's path the last part, see `dataset_paths`."""
         return self.model_copy(update={"dataset": dataset_paths.published(self.dataset)})
 
     def resolved(self) -> "Run":

@@ -149,8 +149,10 @@ def loss(point: Point, unit: str = "", said: str = "") -> str:
     if not over.n:
         return BLANK
     value, low, high = (wording.signed(v, ".2f") for v in (over.estimate, over.low, over.high))
-    unknown = point.size * (point.size == "images not recorded")
-    if reason := wording.not_valid(point.flags, "accuracy") or unknown:
+    reason = wording.not_valid(point.flags, "accuracy")
+    if point.size == "images not recorded":
+        reason = point.size
+    if reason:
         return f"{value}{unit} ({f'{reason}, ' * (reason != said)}n = {over.n})"
     if math.isnan(over.low):
         return f"{value}{unit} (no interval, n = {over.n})"

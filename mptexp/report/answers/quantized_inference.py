@@ -84,9 +84,9 @@ def measured(tables: Tables) -> list[Quantized]:
     runs = tables.ok[tables.ok.run_id.isin(list(known))]
     if runs.empty:
         return []
-    runs = runs.assign(point=wording.places(runs))
+    runs, margin = runs.assign(point=wording.places(runs)), tables.options.equivalence_margin
     made = [
-        _quantized(own, [known[i] for i in own.run_id], policy, point, dataset, tables)
+        _quantized(own, [known[i] for i in own.run_id], policy, point, dataset, margin)
         for (point, policy, dataset), own in runs.groupby(
             ["point", "policy", "dataset"], sort=False
         )
@@ -107,7 +107,7 @@ def _quantized(
     policy: str,
     point: str,
     dataset: str,
-    tables: Tables,
+    margin: float,
 ) -> Quantized:
     before, after = ([m[part] for m in made] for part in PARTS)
     measure = measures.of(dataset)
@@ -115,8 +115,9 @@ def _quantized(
     sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) / len(made) for part in PARTS]
     flags = validity.together(runs["flags"])
     key = (policy, *runs[points.POINT].iloc[0])
+    # As records of trainings are, whose last epoch is what was validated.
     sides = [dict(enumerate(m | {"history": [m]} for m in side)) for side in (after, before)]
-    images = image_pairs.spread(*sides, tables.options.equivalence_margin)
+    images = image_pairs.spread(*sides, margin)
     return Quantized(policy, point, dataset, key, before, after, lost, *sizes, flags, images)
 
 

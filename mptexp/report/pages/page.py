@@ -37,7 +37,7 @@ def build(
     Args:
         sweep: what `measured.load` gives of its directory.
         notebook: the report notebook.
-        shared: Open Graph's properties beside those of `lead.card`: addresses on a site.
+        shared: Open Graph's properties beside those of `first_screen.card`: addresses on a site.
         up: address and name of the page that lists this report.
         beside: the same of reports on the same network.
     """
@@ -46,9 +46,8 @@ def build(
     for place in (directory, directory.diagnosis):
         _render_runs(place, directory.index)
     jupyter_kernel.spare()
-    card = first_screen.card(sweep) | dict(
-        shared or {}
-    )  # before the fork: what it computes, both have
+    # Before the fork: what it computes, both have.
+    card = first_screen.card(sweep) | dict(shared or {})
     with measured.handed(sweep):
         kernel = jupyter_kernel.forked()
     with scratch_folder() as scratch, kernel or nullcontext():
