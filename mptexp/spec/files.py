@@ -8,7 +8,7 @@ from pathlib import Path
 MOST_BYTES = 64 * 2**20  # of a file that is read whole; the largest record so far has 0.2 MiB
 
 
-def content(path: Path, most: int = MOST_BYTES) -> bytes:
+def content(path: str | Path, most: int = MOST_BYTES) -> bytes:
     """What a plain file holds.
 
     Opening a FIFO would wait for somebody to write, and a device such as /dev/zero has no end.
@@ -22,9 +22,12 @@ def content(path: Path, most: int = MOST_BYTES) -> bytes:
     except ValueError as error:  # a name with a null character
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     with file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
             raise OSError(errno.EINVAL, "Is not a plain file", str(path))
-        data = file.read(most + 1)
+        data = file.read(min(state.st_size, most) + 1)  # room for `most` takes time to be made
+        if len(data) > state.st_size:  # it has grown, or lies in /proc, where sizes are 0
+            data += file.read(most + 1 - len(data))
     if len(data) > most:
         size = f"{most / 2**20:g} MiB"
         raise OSError(errno.EFBIG, f"Is larger than {size}, the most that is read", str(path))

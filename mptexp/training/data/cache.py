@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from mptexp.training.machine_state import cores
 VERSION = 2  # of the way images are decoded and stored: another one takes another folder
 CHUNK = 256  # encoded images that are read before they are decoded together
 CHUNK_BYTES = 2**26
+TOGETHER = 16  # of them, by one thread
 PARTS = ("train", "val")
+ALIGNMENT = 64  # bytes; TensorFlow's and JAX's on all processors
 
 
 class Stored:
@@ -42,6 +44,7 @@ class Stored:
 
     def __init__(self, path: Path, shape: tuple[int, int, int, int]) -> None:
         self.shape, self.dtype = shape, np.dtype(np.uint8)
+        self._indices = np.arange(shape[0])
         self._file = os.open(path, os.O_RDONLY)
         self._size = int(np.prod(shape[1:]))
 
@@ -54,12 +57,13 @@ class Stored:
 
     def __getitem__(self, chosen: Any) -> np.ndarray:
         """The images at a slice, or at an array of indices of any shape (k,)."""
-        indices = np.arange(len(self))[chosen]
-        batch = np.empty((*indices.shape, *self.shape[1:]), np.uint8)
-        rows = batch.reshape(-1, self._size)
-        for row, index in zip(rows, indices.reshape(-1), strict=True):
-            self._read(memoryview(row), int(index) * self._size)
-        return batch
+        indices = self._indices[chosen]
+        batch = aligned(indices.size * self._size)
+        rows = memoryview(batch)
+        for place, index in enumerate(indices.reshape(-1).tolist()):
+            row = rows[place * self._size : (place + 1) * self._size]
+            self._read(row, index * self._size)
+        return batch.reshape(*indices.shape, *self.shape[1:])
 
     def _read(self, row: memoryview, offset: int) -> None:
         done = 0
@@ -68,6 +72,13 @@ class Stored:
             if not got:
                 raise OSError("the prepared images end too early; they were cut off in use")
             done += got
+
+
+def aligned(size: int) -> np.ndarray:
+    """So many bytes, that begin where frameworks take an array over as it is, without a copy."""
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    return room[begin : begin + size]
 
 
 @dataclass(frozen=True)
@@ -248,19 +259,18 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
     for part in PARTS:
         path, content = folder / f"{part}.u8", hashlib.sha256()
         with path.open("wb") as file:
-            for name, label, image in _decoded(source.examples(part), shape[0], color_mode):
-                if isinstance(image, Broken):
-                    broken.append([name, str(image)])
-                    continue
-                file.write(image.data)
-                content.update(image.data)
-                labels[part].append(label)
-                brightest = max(brightest, int(image.max()))
-                own = fingerprint(image)
+            for several in _decoded(source.examples(part), shape[0], color_mode):
+                broken += [[each.name, each.broken] for each in several if each.broken]
+                whole = [each for each in several if not each.broken]
+                pixels = b"".join(each.pixels for each in whole)
+                file.write(pixels)
+                content.update(pixels)
+                labels[part] += [each.label for each in whole]
+                brightest = max([brightest, *(each.brightest for each in whole)])
                 if part == "train":
-                    known.add(own)
+                    known.update(each.fingerprint for each in whole)
                 else:
-                    seen += own in known
+                    seen += sum(each.fingerprint in known for each in whole)
         hashes[path.name] = content.hexdigest()
     broken.sort()
     _check_classes(source, labels, broken)
@@ -282,24 +292,43 @@ def fingerprint(image: np.ndarray) -> bytes:
     return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
+class Decoded(NamedTuple):
+    """An image as it is stored, or what is wrong with it, and what is to be known of it."""
+
+    name: str
+    label: int
+    pixels: bytes = b""
+    fingerprint: bytes = b""
+    brightest: int = 0
+    broken: str = ""
+
+
 def _decoded(
     examples: Iterator[Example], image_size: int, color_mode: str
-) -> Iterator[tuple[str, int, np.ndarray | Broken]]:
-    """Name, label and image or what is wrong with it, in order, decoded by several threads."""
+) -> Iterator[list[Decoded]]:
+    """The images, some at a time, in order, decoded by several threads.
 
-    def one(example: Example) -> tuple[str, int, np.ndarray | Broken]:
+    Some at a time, as a thread that hands one over waits for the others to let go of Python's
+    lock: longer, where images are small, than it takes to decode them.
+    """
+
+    def one(example: Example) -> Decoded:
         name, data, label = example
-        if isinstance(data, Broken):
-            return name, label, data
         try:
+            if isinstance(data, Broken):
+                raise data
             image = decoding.decode(data, color_mode, image_size)
-            return name, label, np.ascontiguousarray(image)
         except Broken as error:
-            return name, label, error
+            return Decoded(name, label, broken=str(error))
+        return Decoded(name, label, image.tobytes(), fingerprint(image), int(image.max()))
+
+    def together(examples: list[Example]) -> list[Decoded]:
+        return [one(example) for example in examples]
 
     with ThreadPoolExecutor(cores()) as pool:
         while chunk := _chunk(examples):
-            yield from pool.map(one, chunk)
+            several = (chunk[i : i + TOGETHER] for i in range(0, len(chunk), TOGETHER))
+            yield from pool.map(together, several)
 
 
 def _chunk(examples: Iterator[Example]) -> list[Example]:

@@ -62,13 +62,15 @@ def _decoded(image: Image.Image, color_mode: str, image_size: int | None) -> np.
 
 
 def _in_mode(image: Image.Image, color_mode: str) -> Image.Image:
-    form, image = image.format, ImageOps.exif_transpose(image)
+    form = image.format
+    ImageOps.exif_transpose(image, in_place=True)  # what is upright is not copied
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(_in_eight_bits(np.asarray(image), form))
     if image.has_transparency_data:
         opaque = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
-    return image.convert("L" if color_mode == "grayscale" else "RGB")
+    mode = "L" if color_mode == "grayscale" else "RGB"
+    return image if image.mode == mode else image.convert(mode)
 
 
 SIXTEEN_BITS = ("PNG", "PPM")  # in which Pillow has 16 bits in integers of 32

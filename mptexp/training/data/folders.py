@@ -51,13 +51,14 @@ def source(dataset: str, validation_split: float) -> Source:
         lists = _split(lists["train"], classes, validation_split, dataset)
     lists["train"] = _mixed(lists["train"])
     counts = {part: len(paths) for part, (paths, _) in lists.items()}
+    names = _names(root, (path for paths, _ in lists.values() for path in paths))
     with _unchanged(dataset):
-        states = {path: _state(path) for paths, _ in lists.values() for path in paths}
-        content = _content(root, states)
+        states = {path: _state(path) for path in names}
+        content = _content(root, names, states)
 
     def examples(part: str) -> Iterator[Example]:
         for path, label in zip(*lists[part], strict=True):
-            name = visible(str(path.relative_to(root)))  # on disk it may be any bytes
+            name = visible(names[path])  # on disk it may be any bytes
             with _unchanged(dataset):
                 data, state = _bytes(path), _state(path)
             if state != states[path]:
@@ -112,7 +113,7 @@ def path_of(dataset: str) -> Path:
     return folder
 
 
-Listing = tuple[list[Path], list[int]]
+Listing = tuple[list[str], list[int]]
 
 
 def _parts(root: Path, dataset: str) -> tuple[Path, Path | None]:
@@ -123,7 +124,7 @@ def _parts(root: Path, dataset: str) -> tuple[Path, Path | None]:
         raise DataError(f"dataset {dataset}: {error}") from None
 
 
-def _by_class(part: Path, dataset: str) -> tuple[dict[str, list[Path]], list[Path]]:
+def _by_class(part: Path, dataset: str) -> tuple[dict[str, list[str]], list[Path]]:
     """Images by class in the order of names, and the empty class folders."""
     every = _class_folders(part, dataset)
     full = {name: paths for name, paths in every.items() if paths}
@@ -136,7 +137,7 @@ def _by_class(part: Path, dataset: str) -> tuple[dict[str, list[Path]], list[Pat
     return full, [part / name for name in every if name not in full]
 
 
-def _class_folders(part: Path, dataset: str) -> dict[str, list[Path]]:
+def _class_folders(part: Path, dataset: str) -> dict[str, list[str]]:
     """Images by folder in the order of names.
 
     Raises:
@@ -148,10 +149,10 @@ def _class_folders(part: Path, dataset: str) -> dict[str, list[Path]]:
             f"dataset {dataset}: {part.name} has a class whose name is not UTF-8: {some(odd)}; "
             "rename the folder"
         )
-    return {path.name: sorted(trees.images(path)) for path in every}
+    return {path.name: trees.in_order(trees.images(path)) for path in every}
 
 
-def _listing(by_label: Iterable[list[Path]]) -> Listing:
+def _listing(by_label: Iterable[list[str]]) -> Listing:
     pairs = [(path, label) for label, paths in enumerate(by_label) for path in paths]
     return [path for path, _ in pairs], [label for _, label in pairs]
 
@@ -176,7 +177,7 @@ def _validation(part: Path, classes: Sequence[str], dataset: str) -> Listing:
 
 
 def _notes(
-    root: Path, parts: Sequence[Path], empty: list[Path], used: Collection[Path]
+    root: Path, parts: Sequence[Path], empty: list[Path], used: Collection[str]
 ) -> list[str]:
     """What lies in a folder and is no image of the dataset, by the reason."""
     entered = {folder for part in parts for folder in (part, *trees.folders(part))} - {root}
@@ -185,7 +186,7 @@ def _notes(
     files = [path for place in (root, *linked) for path in trees.below(place, refused)]
     others = [path for path in files if path not in used]
     images = [path for path in others if trees.is_image(path)]
-    named = [path for path in others if not trees.is_image(path)]
+    named = [Path(path) for path in others if not trees.is_image(path)]
     gone = [path for path in named if path.is_symlink() and not path.exists()]
     left_out = {
         "class folders without images": empty,
@@ -193,7 +194,8 @@ def _notes(
         "links to nothing": gone,
         **{why: [path for path in paths if path not in linked] for why, paths in refused.items()},
     }
-    tops = Counter(visible(str(path.parent.relative_to(root.parent))) for path in images)
+    within = Counter(map(os.path.dirname, images))
+    tops = {visible(str(Path(top).relative_to(root.parent))): n for top, n in within.items()}
     outside = [f"{n:,} in {top}" for top, n in sorted(tops.items())]
     beside = [f"left out as images in no class folder: {some(outside)}"] if images else []
     return [*notes(root, left_out), *beside]
@@ -220,12 +222,18 @@ def _unchanged(dataset: str) -> Iterator[None]:
         ) from None
 
 
-def _bytes(path: Path) -> bytes | Broken:
+def _names(root: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Each path, and how it is called from the root."""
+    above = os.path.join(root, "")
+    return {path: path.removeprefix(above) for path in paths}
+
+
+def _bytes(path: str) -> bytes | Broken:
     """A file's content; where it cannot be read, why, and it is a broken image."""
     try:
         return files.content(path)
     except FileNotFoundError:
-        if path.is_symlink():
+        if os.path.islink(path):
             return Broken("a link to nothing")
         raise
     except OSError as error:  # without rights, or larger than any image
@@ -235,32 +243,32 @@ def _bytes(path: Path) -> bytes | Broken:
 State = tuple[int, int, int, int]
 
 
-def _state(path: Path) -> State:
+def _state(path: str) -> State:
     """What the system changes whenever a file's content or rights change, as git's index has it.
 
     A time of modification can be set; the time of the last change of the inode cannot.
     """
     try:
-        stat = path.stat()
+        stat = os.stat(path)
     except OSError:  # what is gone raises again; a link to nothing is there
-        stat = path.lstat()
+        stat = os.lstat(path)
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
-def _content(root: Path, states: Mapping[Path, State]) -> str:
+def _content(root: Path, names: Mapping[str, str], states: Mapping[str, State]) -> str:
     """Hash of names and bytes of all files.
 
     Reading everything at every start would cost minutes with a large set, so the hash is kept
     under the files' names and states, as git keeps it in its index. It is not where a file could
     not be read, nor where one is so new that a further change might leave its time as it is.
     """
-    listed = [(str(path.relative_to(root)), *state) for path, state in states.items()]
+    listed = [(names[path], *state) for path, state in states.items()]
     key = digest([str(root), sorted(listed)])
     known = cache_dir() / "index" / key
     if content := _indexed(known):
         return content
     settled = time.time_ns() - max(state[2] for state in states.values()) > SETTLED_NS
-    hashes = {str(path.relative_to(root)): _hash(path) for path in states}
+    hashes = {name: _hash(path) for path, name in names.items()}
     content = digest(sorted(hashes.items()))
     if settled and UNREADABLE not in hashes.values():
         with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
@@ -268,7 +276,7 @@ def _content(root: Path, states: Mapping[Path, State]) -> str:
     return content
 
 
-def _hash(path: Path) -> str:
+def _hash(path: str) -> str:
     data = _bytes(path)
     return UNREADABLE if isinstance(data, Broken) else hashlib.sha256(data).hexdigest()
 

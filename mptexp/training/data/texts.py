@@ -44,12 +44,13 @@ class Windows:
     def __init__(self, tokens: np.ndarray, length: int, shift: int = 0) -> None:
         self.tokens, self.shift, self.dtype = tokens, shift, np.dtype("int32")
         self.shape = ((len(tokens) - 1) // length, length)
+        self._indices = np.arange(self.shape[0])
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, chosen: Any) -> np.ndarray:
-        first = np.arange(len(self))[chosen] * self.shape[1] + self.shift
+        first = self._indices[chosen] * self.shape[1] + self.shift
         return self.tokens[np.asarray(first)[..., None] + np.arange(self.shape[1])].astype("int32")
 
 
@@ -159,7 +160,7 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
         return [root], ()
     left_out: trees.LeftOut = {"no texts by their names": []}
     texts = []
-    for path in sorted(trees.below(root, left_out)):
+    for path in sorted(map(Path, trees.below(root, left_out))):
         known = path.suffix.lower() in SUFFIXES
         (texts if known else left_out["no texts by their names"]).append(path)
     if not texts:
