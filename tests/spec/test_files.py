@@ -34,6 +34,14 @@ def test_what_cannot_be_read_is_an_error_at_once_that_says_why(tmp_path, path, w
     assert not files.is_file(tmp_path / path) or path in ("latin1", "large")
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="this system has no /proc")
+def test_a_file_whose_size_the_system_does_not_tell_is_read_whole_or_refused():
+    assert os.stat("/proc/self/status").st_size == 0
+    assert b"VmHWM" in files.content("/proc/self/status")
+    with pytest.raises(OSError, match="Is larger than"):
+        files.content("/proc/self/status", most=10)
+
+
 def test_a_loop_of_links_has_a_path(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert files.real(tmp_path / "loop").name == "loop"

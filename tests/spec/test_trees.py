@@ -1,5 +1,8 @@
 """Folders of files on disk: what is read, what is left out, which folders are parts."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from mptexp.spec import trees
@@ -16,13 +19,23 @@ def test_what_is_not_entered_is_named_and_a_link_to_nothing_is_a_file(tmp_path):
     (tmp_path / "x/linked").symlink_to(tmp_path / "y")
     (tmp_path / "x/gone.jpg").symlink_to("/not/here.jpg")
     left_out = {}
-    there = {str(p.relative_to(tmp_path / "x")) for p in trees.below(tmp_path / "x", left_out)}
+    there = {os.path.relpath(p, tmp_path / "x") for p in trees.below(tmp_path / "x", left_out)}
     assert there == {"a.png", "in/b.PNG", "gone.jpg", "f.txt"}
     assert {why: [p.name for p in paths] for why, paths in left_out.items()} == {
         "hidden folders": [".cache"],
         "links to folders": ["linked"],
     }
-    assert {p.name for p in trees.images(tmp_path / "x")} == {"a.png", "b.PNG", "gone.jpg"}
+    named = {os.path.basename(p) for p in trees.images(tmp_path / "x")}
+    assert named == {"a.png", "b.PNG", "gone.jpg"}
+
+
+def test_files_are_in_the_order_of_their_folders(tmp_path):
+    made(tmp_path, "a-b/c.png", "a/b.png", "a/B.png", "a.png", "z.png")
+    there = trees.in_order(trees.below(tmp_path))
+    assert there == [str(path) for path in sorted(map(Path, there))]
+    assert [os.path.relpath(p, tmp_path) for p in there][:4] == [
+        "a/B.png", "a/b.png", "a-b/c.png", "a.png",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

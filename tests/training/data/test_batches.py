@@ -27,12 +27,13 @@ def test_nothing_is_dropped(images):
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_batches_follow_the_order(images, backend, got):
-    run = Run(batch_size=500, epochs=2, backend=backend)
+@pytest.mark.parametrize("size", [100, 500, 1437])  # of which ten, two, one are read at once
+def test_batches_follow_the_order(images, backend, size, got):
+    run = Run(batch_size=size, epochs=2, backend=backend)
     order, steps = batches.order(images, run), got(images, run)
-    assert len(steps) == len(order) == 4
+    assert len(steps) == len(order) == 2 * (1437 // size)
     for (x, y), chosen in zip(steps, order, strict=True):
-        assert (x.dtype, x.shape) == (np.uint8, (500, 32, 32, 1))
+        assert (x.dtype, x.shape) == (np.uint8, (size, 32, 32, 1))
         assert np.array_equal(x, images.train_x[chosen])
         assert np.array_equal(y, images.train_y[chosen])
 

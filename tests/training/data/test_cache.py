@@ -40,6 +40,13 @@ def test_images_are_read_by_place(tree):
         stored[np.array([24])]
 
 
+@pytest.mark.parametrize("size", [1, 3, 64, 12288, 2**20 + 1])
+def test_a_framework_need_not_copy_what_was_read(size):
+    made = [cache.aligned(size) for _ in range(9)]
+    assert all(len(array) == size and array.ctypes.data % 64 == 0 for array in made)
+    assert len({array.ctypes.data for array in made}) == 9
+
+
 def test_it_is_made_once_and_its_size_is_said_before(tree, capsys):
     made = prepare(tree)
     assert "preparing 30 images" in (said := capsys.readouterr().out)
