@@ -6,8 +6,17 @@ import pandas as pd
 from mptexp.analysis import contrast, simultaneous, validity
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records import store
 
 COMPARED = ["baseline", "candidate", "ratio", "low", "high", "blocks"]
+FITTED = ("ok", "diverged")  # how a run ends that had room for its batch
+# Flags of a run of which it is doubtful whether its batch fits: another had its share of memory.
+DOUBTFUL = ("in parallel", store.CHANGED, validity.unproven("memory limit"))
+
+
+def doubts(flags: str) -> list[str]:
+    """What of a run makes it doubtful that its batch fits, or does not fit."""
+    return [validity.FLAGS[name].meaning for name in validity.names_of(flags) if name in DOUBTFUL]
 
 
 def ratios(tables: Tables) -> pd.DataFrame:

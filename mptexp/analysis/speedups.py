@@ -154,11 +154,11 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
 
     Returns:
         Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
-        that ran), too_large (the smallest that ran out of memory, or NaN), throughput (median),
-        baseline, speedup (throughput over the baseline's at its own best batch size, above 1
-        is faster; NaN for the baseline), low, high (for all of the table together, and of what was
-        measured again; where both are best at one batch size, as `Tables.claims` has them), blocks,
-        flags, claimed (whether low and high are those of `Tables.claims`).
+        that ran), too_large (the smallest that ran out of memory, in an attempt too, or NaN),
+        throughput (median), baseline, speedup (throughput over the baseline's at its own best batch
+        size, above 1 is faster; NaN for the baseline), low, high (for all of the table together,
+        and of what was measured again; where both are best at one batch size, as `Tables.claims`
+        has them), blocks, flags, claimed (whether low and high are those of `Tables.claims`).
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
@@ -172,7 +172,6 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     best = _fastest(ran, own)
     at_best = ran.merge(best[[*own, "batch_size"]])
     sized = best.set_index(own).to_dict("index")
-    too_large = out.groupby(own).batch_size.min().to_dict()
     flags = at_best.groupby(own)["flags"].agg(validity.together).to_dict()
     pairs = _AtBest(at_best, ended, tables, own)
     rows, overs, measured, same = [], [], [], []
@@ -186,7 +185,7 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
         baseline = next(iter(baselines(default, rates)), "")
         for policy in [p for p in POLICIES if p in rates]:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
-            least = {"too_large": too_large.get((*point, policy), np.nan)}
+            least = {"too_large": pairs.least_too_large((*point, policy), np.nan)}
             other = bool(baseline) and policy != baseline
             compared = pairs.ratio(point, policy, baseline) if other else (Contrast(), "", None)
             over, why, ends = compared
@@ -246,8 +245,11 @@ class _AtBest:
 
     def _tried(self, key: tuple, size: int) -> bool:
         """Whether a policy was measured at a batch size, or had no memory for it."""
-        least = self.too_large.get(tuple(key[k] for k in self.named), np.inf)
-        return size in self.sizes[key] or size >= least
+        return size in self.sizes[key] or size >= self.least_too_large(key, np.inf)
+
+    def least_too_large(self, key: tuple, unknown: float) -> float:
+        """The smallest batch size for which a policy had no memory, in a run or an attempt."""
+        return float(self.too_large.get(tuple(key[k] for k in self.named), unknown))
 
 
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -187,13 +187,18 @@ def _superseded(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
 
 
 def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
-    """The attempts to find the largest batch, their settings named as the sweep's runs' are."""
+    """The attempts to find the largest batch, their settings named as the sweep's runs' are.
+
+    Of each is told, however it ended, what its own record shows not to be valid.
+    """
     tried, _ = store.read_records(directory.search)
     for record in tried:
         like = records[0]["parameters"] if records else {}
         length = {name: like.get(name) for name in ("max_steps", "target_ci")}
         record["parameters"] = record["parameters"] | length
-    return results_table(tried, directory.name, beside=records)
+    flags = {record["run_id"]: validity.together(validity.of_record(record)) for record in tried}
+    table = results_table(tried, directory.name, beside=records)
+    return table.assign(flags=[flags[run_id] for run_id in table.run_id])
 
 
 def options(directory: SweepDir) -> Options:

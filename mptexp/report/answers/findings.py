@@ -13,7 +13,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, summary, validity
 from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables, once
-from mptexp.report.answers import quality
+from mptexp.report.answers import larger_batch, quality
 from mptexp.report.text import measures, wording
 from mptexp.report.text.wording import (
     INCONCLUSIVE,
@@ -49,13 +49,14 @@ def answer(tables: Tables) -> list[str]:
     """The sentences that open a report: native policies, accuracy and memory, emulated policies."""
     if tables.ok.empty:
         return [NONE_SUCCEEDED]
-    rows = compared(tables)
+    rows, larger = compared(tables), larger_batch.sentence(tables)
     if rows.empty:
-        return [_without_baseline(tables), *quality.sentences(tables)]
+        return [larger or _without_baseline(tables), *quality.sentences(tables)]
     emulated = rows.emulated.astype(bool)
     native = _speed(rows[~emulated], _without_kernels(rows[~emulated], tables))
     others = _emulated(rows[emulated], tables, timed=not native)
-    made = [native or others, *quality.sentences(tables), others if native else ""]
+    first = " ".join(filter(None, [native or others, larger]))
+    made = [first, *quality.sentences(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
 
 

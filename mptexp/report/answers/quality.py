@@ -271,14 +271,15 @@ def least_too_large(tables: Tables) -> pd.Series:
 def largest_batches(tables: Tables) -> pd.Series:
     """The largest batch size by policy, where a larger one was tried and did not fit.
 
-    Of a sweep of one point but for batch sizes; tables have that of others.
+    Of a sweep of one point but for batch sizes; tables have that of others. None where one of the
+    runs or attempts may not be relied on.
     """
-    others = [name for name in POINT if name != "batch_size"]
-    tried = tables.attempts
-    if tried.empty or tables.ok[others].nunique().max() > 1:
+    tried, records = tables.attempts, tables.records
+    flags = [*tried.get("flags", ()), *map(validity.together, map(validity.of_record, records))]
+    if tried.empty or not _one_network(tables) or any(map(memory.doubts, flags)):
         return pd.Series(dtype=int)
-    ran = tables.results[tables.results.status.isin(["ok", "diverged"])]
-    fitted = pd.concat([ran, tried[tried.status.isin(["ok", "diverged"])]])
+    ran = tables.results[tables.results.status.isin(memory.FITTED)]
+    fitted = pd.concat([ran, tried[tried.status.isin(memory.FITTED)]])
     # A short attempt fitted at which every whole run was out of memory.
     named = ["policy", "batch_size"]
     out = tables.results[tables.results.status == "oom"]
@@ -287,6 +288,14 @@ def largest_batches(tables: Tables) -> pd.Series:
     sizes = fitted.groupby("policy", sort=False).batch_size.max()
     failed = tried[tried.status == "oom"].groupby("policy").batch_size.max()
     return sizes[sizes < failed.reindex(sizes.index)]
+
+
+def _one_network(tables: Tables) -> bool:
+    """Whether all that was run or tried is one point, but for batch sizes."""
+    others = [name for name in POINT if name not in ("batch_size", "jit")]
+    every = pd.concat([tables.results, tables.attempts])[[*others, "status"]]
+    known = every[every.status.isin([*memory.FITTED, "oom"])][others]
+    return bool(known.nunique().max() <= 1 and tables.ok.jit.nunique() <= 1)
 
 
 def _saved(saved: pd.Series) -> str:

@@ -11,7 +11,7 @@ from mptexp.analysis import accuracy
 from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
-from mptexp.report.answers import findings, quality
+from mptexp.report.answers import findings, larger_batch, quality
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.parts import RESIDENT, SAME, Bar, Subject, equal, provisional
 from mptexp.report.text import measures, wording
@@ -29,7 +29,10 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
         lossy: policies with the values of POINT at which they lose accuracy, which their runs'
             validation does not know: not to be advised there.
     """
-    rows = findings.compared(tables)
+    rows, said = findings.compared(tables), findings.answer(tables)
+    larger = len(larger_batch.gains(tables)) > 0
+    if rows.empty and larger:
+        yield Subject(larger_batch.title(tables), said, advice=larger_batch.advice(tables))
     if rows.empty:
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
@@ -48,11 +51,17 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
         named = zip(bars, records, strict=True)
         bars = [replace(bar, group=in_words("phase", row["phase"])) for bar, row in named]
     name = speed_advice.strict_baseline(rows) if rows.baseline.nunique() == 1 else "the default"
-    title = _largest(tables) + _speed_title(rows, lost, tables)
+    title = _speed_title(rows, lost, tables)
+    larger &= not (
+        rows.apply(wording.direction, axis=1)[rows.finding == "faster"] == "faster"
+    ).any()
+    if larger:
+        title = larger_batch.title(tables)
+    title = _largest(tables) + title
     loses = [key in lossy for key in rows[["policy", *POINT]].itertuples(index=False, name=None)]
     judged = rows.assign(verdict=rows.verdict.mask(loses, "lower"))
-    advice = speed_advice.advise(judged, lost, tables)
-    said, usual = findings.answer(tables), wording.usual(rows)
+    advice = larger_batch.advice(tables) if larger else speed_advice.advise(judged, lost, tables)
+    usual = wording.usual(rows)
     again = len(tables.superseded) > 0
     yield Subject(title, said, bars, name, advice=advice, usual=usual, again=again)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from great_tables import GT, html
 
-from mptexp.analysis import accuracy, points, speedups, summary
+from mptexp.analysis import accuracy, memory, points, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import column_formats, measures, wording
 from mptexp.report.text.column_formats import BLANK, SENSORS, without_blanks
@@ -237,7 +237,9 @@ def best_rows(tables: Tables) -> pd.DataFrame:
                 for r in records
             ],
             "Largest batch that ran": [_largest(r, tables) for r in records],
-            "Smallest that ran out of memory": [_size(r, tables) for r in records],
+            "Smallest that ran out of memory": [
+                BLANK if np.isnan(r["too_large"]) else f"{r['too_large']:.0f}" for r in records
+            ],
         }
     ).pipe(without_blanks)
 
@@ -247,16 +249,6 @@ def _largest(row: Mapping[str, Any], tables: Tables) -> str:
     runs = tables.results
     only = _at_other_sizes(runs, row).batch_size.nunique() == 1 < runs.batch_size.nunique()
     return f"{row['largest']:.0f}" + " (the only one measured)" * only
-
-
-def _size(row: Mapping[str, Any], tables: Tables) -> str:
-    """From the sweep's own runs and from the attempts to find the largest batch."""
-    sizes = [row["too_large"]]
-    if len(tables.attempts):
-        tried = _at_other_sizes(tables.attempts, row)
-        sizes.append(tried[tried.status == "oom"].batch_size.min())
-    least = pd.Series(sizes, dtype=float).min()
-    return BLANK if pd.isna(least) else f"{least:.0f}"
 
 
 def _at_other_sizes(runs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
@@ -276,11 +268,17 @@ def attempt_rows(tables: Tables) -> pd.DataFrame:
             **_varying(table.drop(columns=["batch_size", "jit"])),
             "Policy": table.policy,
             "Batch size": table.batch_size,
-            "Outcome": table.status.map(lambda s: "fits" if s in ("ok", "diverged") else s),
+            "Outcome": [_outcome(*each) for each in zip(table.status, table["flags"], strict=True)],
             **column_formats.shown(table, "peak_memory_bytes"),
             "Error": table.error.replace("", BLANK),
         }
     ).pipe(without_blanks)
+
+
+def _outcome(status: str, flags: str) -> str:
+    """`fits`, `oom`; with why it may not be relied on."""
+    doubt = "; ".join(memory.doubts(flags))
+    return ("fits" if status in memory.FITTED else status) + f" (not valid: {doubt})" * bool(doubt)
 
 
 def sensor_rows(tables: Tables) -> pd.DataFrame:

@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 import pandas as pd
+import pytest
 from builders import diverged, record, tables, three
 
+from mptexp.analysis import memory
 from mptexp.report.answers import findings, quality
 from mptexp.report.first_screen import question
+from mptexp.report.tables import text_tables
 
 
 def test_chance_level_is_said_to_be_nothing_learned():
@@ -32,8 +35,7 @@ def test_a_difference_of_single_runs_is_no_mean():
 def test_the_largest_batches_are_said_where_they_were_searched_for():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     assert "argest batch" not in " ".join(findings.answer(made))
-    policies = ["float32", "mixed_float16"]
-    tried = pd.DataFrame({"policy": policies, "batch_size": [64, 64], "status": ["oom", "oom"]})
+    tried = attempts(made, ("float32", 64, "oom"), ("mixed_float16", 64, "oom"))
     said = " ".join(findings.answer(replace(made, attempts=tried)))
     fits = "Largest batch that fits: 32 (not 64) with **float32** and **mixed_float16**."
     assert fits in said
@@ -45,8 +47,8 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     # The lie: a gain of 10 %, of a search whose gaps are as wide.
     said = " ".join(findings.answer(replace(made, attempts=tried)))
     assert "32 (not 64) with **float32** and 32 (not 96) with **mixed_float16**" in said
-    more = pd.DataFrame({"policy": ["mixed_float16"], "batch_size": [64], "status": ["ok"]})
-    further = replace(made, attempts=pd.concat([tried, more]))
+    more = attempts(made, ("mixed_float16", 64, "ok"))
+    further = replace(made, attempts=pd.concat([tried, more], ignore_index=True))
     begins = "The largest batch is 32 (not 64) with float32 and 64 (not 96) with mixed_float16; "
     assert question.of(further).title.startswith(begins)
     # A short attempt fitted at which the whole runs were out of memory.
@@ -58,6 +60,37 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     unknown = replace(made, attempts=tried.assign(status="failed"))
     assert "argest batch" not in " ".join(findings.answer(unknown))
     assert "batch" not in question.of(unknown).title
+
+
+def attempts(made, *each):
+    """Runs of a search at the point of some tables: policy, batch size, status."""
+    like = made.results.iloc[[0] * len(each)].assign(flags="")
+    named = pd.DataFrame(each, columns=["policy", "batch_size", "status"])
+    return like.reset_index(drop=True).assign(**named)
+
+
+def test_a_title_joins_no_batches_of_two_networks():
+    # The lie: "1,024 (not 288)", of which the first was a network's that had not been run yet.
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    policies = ("float32", "mixed_float16")
+    tried = attempts(made, *[(policy, 64, "oom") for policy in policies])
+    for status in ("ok", "oom"):
+        other = attempts(made, *[(policy, 1024, status) for policy in policies])
+        both = pd.concat([tried, other.assign(setting="width 0.25")])
+        assert quality.largest_batches(replace(made, attempts=both)).empty
+
+
+@pytest.mark.parametrize("why", memory.DOUBTFUL)
+def test_no_batch_is_the_largest_of_a_search_that_may_not_be_relied_on(why):
+    # The lie: "384 (not 512)", of attempts that had been edited, or whose limit was not in force.
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    tried = attempts(made, ("float32", 64, "oom"), ("mixed_float16", 64, "oom"))
+    assert len(quality.largest_batches(replace(made, attempts=tried))) == 2
+    tried.loc[1, "flags"] = why
+    assert quality.largest_batches(replace(made, attempts=tried)).empty
+    (fine, doubtful) = text_tables.attempt_rows(replace(made, attempts=tried)).Outcome
+    assert fine == "oom"
+    assert doubtful.startswith("oom (not valid: ")
 
 
 def test_of_several_policies_the_memory_of_those_that_are_the_same_is_said():

@@ -1,0 +1,77 @@
+"""What a policy gains where its baseline has no memory: at a larger batch."""
+
+import pytest
+from builders import record, tables
+
+from mptexp.report.answers import findings, larger_batch
+from mptexp.report.first_screen import question
+
+MIXED = "mixed_bfloat16"
+
+
+def sweep(same=1.0, large=2.0, base="oom", **mixed):
+    """float32 at 32 alone, a mixed policy at 32 and 128: images/s over those of float32."""
+    rows = []
+    for block, noise in enumerate((1.0, 1.01, 0.99)):
+        rows += [record(block=block, step_s=0.1), record(MIXED, block, 0.1 / same * noise**9)]
+        rows.append(record(MIXED, block, 0.4 / large * noise, batch_size=128, **mixed))
+        whole = record(block=block, step_s=0.4, batch_size=128)
+        rows.append(whole if base == "ok" else lost(whole, base))
+    return tables(rows)
+
+
+def lost(whole, status):
+    kept = ("schema", "run_id", "parameters")
+    return {name: whole[name] for name in kept} | {"status": status, "error": "no room"}
+
+
+def test_a_gain_that_memory_alone_brings_is_the_answer():
+    # The lie: "mixed_bfloat16 is not shown to train faster than float32"; "keep float32".
+    made = sweep()
+    subject = question.of(made)
+    assert subject.title == (
+        "mixed_bfloat16 trains 2.00× faster than float32 on GPU, at batch size 128, for which "
+        "float32 has no memory"
+    )
+    assert subject.advice.startswith("use **mixed_bfloat16** at batch size 128, for which float32")
+    first = findings.answer(made)[0]
+    assert first.startswith("Inconclusive")
+    assert "Each at its best batch size: **mixed_bfloat16** trains 2.00× faster at batch" in first
+    (row,) = larger_batch.gains(made).to_dict("records")
+    assert f"float32 at its best, 32 [{row['low']:.2f}, {row['high']:.2f}]" in first
+
+
+def test_what_gains_at_the_same_batch_too_stays_the_title():
+    subject = question.of(sweep(same=1.5))
+    assert subject.title.startswith("mixed_bfloat16 trains 1.50× faster than float32")
+    assert "Each at its best batch size" in subject.sentences[0]
+    assert subject.advice.startswith("use **mixed_bfloat16**")
+
+
+def test_nothing_at_all_at_the_same_batch_is_no_reason_for_silence():
+    made = sweep()
+    alone = made.results[(made.results.policy == MIXED) & (made.results.batch_size == 32)]
+    rows = [r for r in made.records if r["run_id"] not in set(alone.run_id)]
+    subject = question.of(tables(rows))
+    assert "2.00× faster than float32 on GPU, at batch size 128" in subject.title
+    assert subject.sentences[0].startswith("Each at its best batch size: ")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"large": 1.0}, {"large": 0.9}, {"base": "failed"}, {"base": "ok"}]
+)
+def test_without_a_gain_or_a_lack_of_memory_nothing_is_said(changes):
+    made = sweep(**changes)
+    assert larger_batch.sentence(made) == ""
+    assert "memory" not in question.of(made).title
+
+
+def test_no_gain_counts_of_a_policy_that_loses_accuracy():
+    made = sweep()
+    rows = [dict(r) for r in made.records]
+    for r in rows:
+        if r["parameters"]["policy"] == MIXED:
+            r["history"] = [epoch | {"val_accuracy": 0.3} for epoch in r["history"]]
+    worse = tables(rows)
+    assert larger_batch.gains(worse).empty
+    assert "keep" in question.of(worse).advice
