@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import comparability, contrast, speedups, sweep_tables, validity
-from mptexp.analysis.points import POINT, throughput
+from mptexp.analysis.points import POINT, devices, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import consistency, store
 from mptexp.records.schema import STATUSES, known_parameters
@@ -277,7 +277,7 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
         }
         if a.price_per_hour and b.price_per_hour:
-            hours = 1e6 / throughput(side).median() / 3600 * side.replicas.iloc[0]
+            hours = 1e6 / throughput(side).median() / 3600 * devices(side).iloc[0]
             row[f"cost_per_million_{tasks.of(side.dataset.iloc[0]).unit}s_{name}"] = (
                 hours * tables.price_per_hour
             )

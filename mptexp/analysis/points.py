@@ -16,6 +16,12 @@ POINT += ["replicas", "setting"]
 NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
+def devices(runs: pd.DataFrame) -> pd.Series:
+    """How many devices each run takes: one a replica, but for those that are parts of one CPU."""
+    on_cpu = runs.device.fillna("").astype(str).str.endswith("(CPU)")
+    return runs.replicas.where(~on_cpu, 1)
+
+
 def by_block(
     runs: pd.DataFrame, value: str, keys: Sequence[str] = POINT
 ) -> Iterator[tuple[tuple, str, dict[str, np.ndarray]]]:

@@ -47,7 +47,7 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
             strong = _over(runs, others[others.batch_size == size], jit, "replicas", tables)
             row = point | {"batch_size": size, "jit": jit, "replicas": replicas}
             row |= {"batch_per_replica": share, **_medians(runs)}
-            row |= {"logical": replicas > 1 and runs.device.str.endswith("(CPU)").any(), **weak}
+            row |= {"logical": bool((points.devices(runs) < runs.replicas).any()), **weak}
             rows.append(row | {f"strong_{name}": value for name, value in strong.items()})
     rows = _claimed(rows, ("", "strong_"))
     rows = [row | {"efficiency": row["speedup"] / row["replicas"]} for row in rows]

@@ -8,6 +8,8 @@ from typing import IO
 
 import psutil
 
+from mptexp.spec import control_groups
+
 MARK = "MPTEXP_RUN_DIR"  # in the environment of every process of a run: the run's folder
 TAIL = 16_384  # bytes that are kept of the output of a run's processes
 
@@ -71,16 +73,9 @@ def kills_for_memory(root: Path = Path("/")) -> int:
     The number is that of this process's control group if there is one: the whole machine's, which
     a container sees too, may be about somebody else.
     """
-    lines = _lines(root / "proc/self/cgroup")
-    groups = {tuple(line.split(":", 2)[1:]) for line in lines if line.count(":") >= 2}
-    places = [root / "proc/vmstat"]
-    for controllers, path in groups:
-        inside = path.lstrip("/")
-        if controllers == "":
-            places.insert(0, root / "sys/fs/cgroup" / inside / "memory.events")
-        elif "memory" in controllers.split(","):
-            places.insert(0, root / "sys/fs/cgroup/memory" / inside / "memory.oom_control")
-    for place in places:
+    names = ("memory.events", "memory.oom_control")
+    places = [place / name for place in control_groups.own("memory", root) for name in names]
+    for place in [*places, root / "proc/vmstat"]:
         counts = [line.split()[1] for line in _lines(place) if line.startswith("oom_kill ")]
         if counts:
             return int(counts[0])

@@ -120,6 +120,22 @@ def nvidia_handles() -> list[Any]:
         ) from None
 
 
+def hides_gpus() -> bool:
+    """Whether CUDA_VISIBLE_DEVICES leaves no GPU for CUDA programs to see.
+
+    CUDA reads it as far as the first name of which there is no GPU.
+    """
+    import pynvml
+
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    try:
+        pynvml.nvmlInit()
+        _handle(first)
+    except (pynvml.NVMLError, ValueError):
+        return "CUDA_VISIBLE_DEVICES" in os.environ
+    return False
+
+
 def _handle(name: str) -> Any:
     import pynvml
 

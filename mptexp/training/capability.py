@@ -1,6 +1,7 @@
 """What the device can do, and the two errors of a run that asks for more."""
 
 import math
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -96,8 +97,14 @@ def default_policy(
             convolutions.
     """
     has_tf32 = device["kind"] == "gpu" and is_native("tensorfloat32", device)
+    has_tf32 &= not tf32_is_overridden()
     taken = BACKEND_ROWS[backend].has_tf32_products or not convolutions_frac < 0.5
     return "tensorfloat32" if has_tf32 and taken else "float32"
+
+
+def tf32_is_overridden() -> bool:
+    """Whether NVIDIA's libraries are told to leave TF32 off, whatever a framework asks for."""
+    return os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
 
 
 def tensor_cores(device: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """What is effective, read back from the device and the built model, and held against the run."""
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +120,7 @@ def _data_formats(layers: "list[keras.layers.Layer]") -> set[str]:
 def _tf32(run: Run, device: dict[str, Any]) -> bool:
     """Whether products of float32 use TF32: the backend's flag is on and the device has it."""
     has = device["kind"] == "gpu" and capability.is_native("tensorfloat32", device)
-    overridden = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
-    return has and not overridden and backend(run.backend).tf32()
+    return has and not capability.tf32_is_overridden() and backend(run.backend).tf32()
 
 
 def _joined(names: set[str]) -> str:
@@ -159,6 +157,6 @@ def _cause(name: str, settings: dict[str, Any]) -> str:
         return ": Keras turns XLA off under op determinism; take jit auto or off, or no determinism"
     if name == "deterministic" and settings[name]:
         return ": the environment asks for it (TF_DETERMINISTIC_OPS or XLA_FLAGS)"
-    if name == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+    if name == "tf32" and capability.tf32_is_overridden():
         return ": NVIDIA_TF32_OVERRIDE=0 turns it off"
     return ""

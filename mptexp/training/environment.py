@@ -22,7 +22,7 @@ import psutil
 from mptexp import __version__
 from mptexp.spec import imports
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import cpu_name, cpu_version
+from mptexp.spec.devices import CPU_ISAS, cpu_name, cpu_version, hides_gpus
 from mptexp.spec.policies import ARITHMETICS, without_kernels
 from mptexp.spec.project import PROJECT, here
 from mptexp.training import capability, machine_state, onednn
@@ -192,12 +192,13 @@ def diagnosis(name: str) -> dict[str, Any]:
     has_tf32 = capability.is_native("tensorfloat32", known)
     everywhere = BACKEND_ROWS[name].has_tf32_products
     usual = "on by default" if everywhere else "on by default in convolutions, off in products"
+    usual = "off, by NVIDIA_TF32_OVERRIDE" if capability.tf32_is_overridden() else usual
     return known | {
-        "native": {dtype: capability.is_native(dtype, known) for dtype in ARITHMETICS},
+        "native": {d: capability.is_native(d, known, _limit(known)[0]) for d in ARITHMETICS},
         "default_policy": capability.default_policy(known, name),
         "tensor_cores": capability.tensor_cores(known),
         "tf32": usual if has_tf32 else "not on this device",
-        "determinism": "on" if os.environ.get("TF_DETERMINISTIC_OPS") == "1" else "off",
+        "determinism": "on" if backend(name).is_deterministic() else "off",
         "advice": advice(name, known),
     }
 
@@ -205,7 +206,13 @@ def diagnosis(name: str) -> dict[str, Any]:
 def advice(name: str, card: Mapping[str, Any]) -> list[str]:
     """What limits measurements here or interferes with them, each with its remedy."""
     sentences = []
-    if card["kind"] == "cpu" and card["driver"]:
+    if card["kind"] == "cpu" and card["driver"] and hides_gpus():
+        value = os.environ["CUDA_VISIBLE_DEVICES"]
+        sentences.append(
+            f"CUDA_VISIBLE_DEVICES is {value!r}, which hides this machine's GPUs: unset it, or "
+            "name one that nvidia-smi -L lists"
+        )
+    elif card["kind"] == "cpu" and card["driver"]:
         sentences.append(
             f"an NVIDIA driver ({card['driver']}) is present, but {name} does not see the GPU: "
             f"{here(backend(name).INSTALL_FOR_GPU)}"
@@ -214,12 +221,28 @@ def advice(name: str, card: Mapping[str, Any]) -> list[str]:
         sentences.append(
             "no NVIDIA driver was found: runs use the CPU; with a GPU, install its driver"
         )
+    limit, variable = _limit(card)
     for dtype in capability.NARROW:
         if not capability.is_native(dtype, card):
             sentences.append(f"{dtype} is emulated on this device: slower is expected")
+        elif not capability.is_native(dtype, card, limit):
+            sentences.append(
+                f"{dtype} is emulated, as {variable} limits oneDNN to {limit}: slower is expected; "
+                "unset it"
+            )
         elif card["kind"] == "cpu":
             sentences += without_kernels(dtype, onednn.reference(name, dtype).values())
     return [*sentences, *without_onednn(name, card), *machine_state.interference(card)]
+
+
+def _limit(card: Mapping[str, Any]) -> tuple[str, str]:
+    """The limit on instructions that a variable sets for oneDNN, as CPU_ISAS names it, and which.
+
+    oneDNN heeds no name that it does not know, and the second variable where the first is absent.
+    """
+    names = [n for n in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA") if n in os.environ]
+    limit = os.environ[names[0]].lower() if names and card.get("onednn") else "default"
+    return (limit, names[0]) if limit in CPU_ISAS else ("default", "")
 
 
 def without_onednn(name: str, card: Mapping[str, Any]) -> list[str]:

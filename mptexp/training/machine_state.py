@@ -9,6 +9,8 @@ from typing import Any
 
 import psutil
 
+from mptexp.spec import control_groups
+
 FEW_CORES = 4
 
 
@@ -70,21 +72,27 @@ def _read(path: Path) -> str | None:
 
 
 def _container_cpus(root: Path) -> float | None:
-    """Of control groups version 2, then 1."""
-    quota, _, period = (_read(root / "sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    """The least that a control group of this process, or one above it, allows."""
+    quotas = map(_quota, control_groups.with_those_above("cpu", root))
+    return min(filter(None, quotas), default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    """Of control groups version 2, or 1."""
+    quota, _, period = (_read(folder / "cpu.max") or "max").partition(" ")
     if quota == "max":
-        quota = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us") or "-1"
-        period = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us") or "100000"
+        quota = _read(folder / "cpu.cfs_quota_us") or "-1"
+        period = _read(folder / "cpu.cfs_period_us") or "100000"
     return int(quota) / int(period) if int(quota) > 0 else None
 
 
 def _container_memory(root: Path) -> int | None:
-    limit = _read(root / "sys/fs/cgroup/memory.max")
-    limit = limit or _read(root / "sys/fs/cgroup/memory/memory.limit_in_bytes")
-    if limit in (None, "max"):
-        return None
+    names = ("memory.max", "memory.limit_in_bytes")
+    groups = control_groups.with_those_above("memory", root)
+    places = [group / name for group in groups for name in names]
+    limits = [int(limit) for place in places if (limit := _read(place)) not in (None, "max")]
     # Version 1 writes a number beyond any memory where there is no limit.
-    return int(limit) if int(limit) < psutil.virtual_memory().total else None
+    return min((n for n in limits if n < psutil.virtual_memory().total), default=None)
 
 
 @cache
@@ -95,12 +103,19 @@ def is_virtual(root: Path = Path("/")) -> bool | None:
     return "hypervisor" in flags[0].split() if flags else None
 
 
-def interference(card: Mapping[str, Any]) -> list[str]:
-    """What interferes with measurements on the machine of a card, each with its remedy."""
+def interference(card: Mapping[str, Any], processors: int | None = None) -> list[str]:
+    """What interferes with measurements on the machine of a card, each with its remedy.
+
+    Args:
+        card: see `environment.card`.
+        processors: of the whole machine, of which the process may use a part: its load is theirs.
+    """
     load, cores, swap = card["load"], card["cores"], card["swap_used_bytes"]
+    processors = processors or psutil.cpu_count() or cores
+    quota = card["container_cpus"] or cores
     cases = {
-        f"other programs are at work (load {load:.1f} on {cores} cores): timings will be noisy; "
-        "end them": load > 0.5 * cores,
+        f"other programs are at work (load {load:.1f} on {processors} processors): timings will be "
+        "noisy; end them": load > 0.5 * processors,
         f"the CPU's frequency governor is {card['governor']}: clocks will wander; as root, "
         "cpupower frequency-set -g performance": card["governor"] not in (None, "performance"),
         "the machine runs on its battery and saves power; plug it in": bool(card["on_battery"]),
@@ -108,8 +123,8 @@ def interference(card: Mapping[str, Any]) -> list[str]:
         "a policy buys; input_mode resident takes it out": cores < FEW_CORES,
         f"{swap / 2**20:,.0f} MiB are swapped out: the machine was short of memory; end other "
         "programs": swap > 2**28,
-        f"a container limits this to {card['container_cpus'] or 0:g} processors of time: it is "
-        "held up when it has used them": card["container_cpus"] is not None,
+        f"a container or control group limits this to {quota:g} processors of time: it is held up "
+        "when it has used them": quota < cores,
         "a virtual machine: its neighbours are not seen and may make timings noisy": bool(
             card["hypervisor"]
         ),

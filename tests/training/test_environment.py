@@ -1,6 +1,8 @@
 import importlib.metadata
 import json
 import os
+import subprocess
+import sys
 
 import forked
 import pytest
@@ -64,3 +66,40 @@ def test_a_checkout_that_is_not_installed_has_its_version(monkeypatch):
 
 def _missing(name):
     raise importlib.metadata.PackageNotFoundError(name)
+
+
+def test_a_variable_that_hides_the_gpus_is_the_cause_that_is_named(nvml):
+    # The lie: "tensorflow does not see the GPU: pip install ...", with gigabytes that change nothing.
+    program = (
+        "from mptexp.training import environment as e, capability, backends\n"
+        "cpu = {'kind': 'cpu', 'driver': '580', 'onednn': True, 'capability': None}\n"
+        "quiet = {'load': 0, 'cores': 8, 'swap_used_bytes': 0, 'governor': None,\n"
+        "    'on_battery': None, 'container_cpus': None, 'hypervisor': False}\n"
+        "print(e.advice('tensorflow', cpu | quiet)[0])"
+    )
+    known = os.environ | {"LD_LIBRARY_PATH": str(nvml)}
+    for value in ("", "-1", "3", "7,0", "0", "0,7", None):
+        hidden = value in ("", "-1", "3", "7,0")
+        environ = {**known, "CUDA_VISIBLE_DEVICES": value} if value is not None else known
+        words = [sys.executable, "-c", program]
+        said = subprocess.run(words, env=environ, capture_output=True, text=True).stdout
+        assert ("unset it, or name one" in said) is hidden, (value, said)
+        assert ("does not see the GPU" in said) is not hidden, (value, said)
+
+
+def test_what_variables_decide_is_what_the_doctor_says(monkeypatch):
+    card = environment.card()
+    gpu = card | {"kind": "gpu", "capability": [8, 0], "onednn": None}
+    assert capability.default_policy(gpu, "tensorflow") == "tensorfloat32"
+    # The lie: "TF32 on by default", with NVIDIA's own variable that leaves it off.
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert capability.default_policy(gpu, "tensorflow") == "float32"
+    # The lie: bfloat16 "native" under a limit on oneDNN's instructions.
+    monkeypatch.setattr(capability, "instruction_sets", lambda: ["avx512_bf16", "avx512bw"])
+    cpu = card | {"onednn": True}
+    assert "is emulated, as" not in " ".join(environment.advice("tensorflow", cpu))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    said = " ".join(environment.advice("tensorflow", cpu))
+    assert "bfloat16 is emulated, as ONEDNN_MAX_CPU_ISA limits oneDNN to avx2" in said
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "of nobody")
+    assert "is emulated, as" not in " ".join(environment.advice("tensorflow", cpu))

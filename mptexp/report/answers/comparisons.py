@@ -22,9 +22,7 @@ REPLICAS_NOTE = (
     "number of replicas: 1 is perfect. Under TensorFlow batch normalization uses the statistics "
     "of each replica's own part of the batch, under JAX those of the whole batch."
 )
-LOGICAL_NOTE = (
-    " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
-)
+LOGICAL_NOTE = " **{} are logical devices of one CPU: their scaling says nothing of hardware.**"
 BACKENDS_NOTE = "The same model, order of images and policy in each framework, {}."
 OVER_TENSORFLOW = (
     " The ratio is images (or tokens) per second over TensorFlow's: above 1 is faster than "
@@ -73,7 +71,10 @@ def sections(tables: Tables) -> list[Section]:
         rows = _against(devices, "gpu_model", {"Device": devices.gpu_model}, "the slowest")
         made.append(Section("Devices side by side", DEVICES_NOTE, unlike, rows))
     if not replicas.empty:
-        note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
+        parts = sorted({*replicas.gpu_model[replicas.logical.astype(bool)]})
+        others = {*replicas.gpu_model} - {*parts}
+        whose = f"those on {wording.listed(parts)}" if others else "these replicas"
+        note = REPLICAS_NOTE + LOGICAL_NOTE.format(wording.capitalized(whose)) * bool(parts)
         sentences = _sentences(replicas) + caveats.not_compared(replicas)
         made.append(Section("Scaling", note, sentences, _replica_rows(replicas)))
     if not backends.empty:

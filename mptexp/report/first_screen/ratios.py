@@ -1,5 +1,6 @@
 """Ratios of speed that are not between policies."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ def of(
 def _furthest(bars: Sequence[Bar]) -> str:
     """`float32 with sse41 is 5.15× slower`: of some bars the one furthest from no effect."""
     bar = max(bars, key=lambda bar: abs(np.log(bar.value)))
-    verb = "are" if bar.label.partition(",")[0].endswith("replicas") else "is"
+    verb = "are" if re.search(r"\breplicas\b", bar.label) else "is"
     return f"{bar.label} {verb} {bar.text.partition(' [')[0].partition(' (')[0]}"
 
 

@@ -1,6 +1,7 @@
 """Replicas of a model: several to one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -10,25 +11,42 @@ from mptexp.report.first_screen import ratios
 from mptexp.report.first_screen.parts import Subject
 from mptexp.report.text import wording
 
+PARTS = "Logical replicas are parts of one CPU: their scaling says nothing of hardware."
+NOTHING = "More replicas are not shown to train more images a second than one"
+
 
 def of(tables: Tables) -> Iterator[Subject]:
-    """Several replicas to one, the batch of each kept."""
+    """Several replicas to one, the batch of each kept; the global one where that was not run."""
     rows = scaling.by_replicas(tables)
-    if len(rows):
-        rows = rows[rows.speedup.notna()]
-        each = rows.assign(batch_size=rows.batch_per_replica)
-        named = zip(wording.places(each), each.batch_size, strict=True)
-        labels = pd.Series(
-            [place.replace(f"batch size {n}", f"batch size {n} each", 1) for place, n in named],
-            rows.index,
-            dtype=object,
-        )
-        if rows.replicas.nunique() == 1:
-            labels = f"{rows.replicas.iloc[0]} replicas, " + labels
-        labels = labels.str.replace(r"\breplicas (\d+)", r"\1 replicas", regex=True)
-        if rows.policy.nunique() > 1:
-            labels = rows.policy + ", " + labels
-        base = "1 replica with the same batch size per replica"
-        nothing = "More replicas are not shown to train more images a second than one"
-        otherwise = "keep one replica"
-        yield from ratios.of(rows, labels, base, tables, nothing=nothing, otherwise=otherwise)
+    if rows.empty:
+        return
+    same = "same batch size per replica"
+    if rows.speedup.isna().all():
+        same, strong = "same global batch size", [n for n in rows if n.startswith("strong_")]
+        plain = {name: name.removeprefix("strong_") for name in strong}
+        rows = rows.drop(columns=plain.values(), errors="ignore").rename(columns=plain)
+    rows = rows[rows.speedup.notna()]
+    labels = _labels(rows, "each" if "per" in same else "in all")
+    base, otherwise = f"1 replica with the {same}", "keep one replica"
+    for subject in ratios.of(rows, labels, base, tables, nothing=NOTHING, otherwise=otherwise):
+        said = [*subject.sentences, *[PARTS] * bool(rows.logical.any())]
+        yield replace(subject, sentences=said)
+
+
+def _labels(rows: pd.DataFrame, whose: str) -> pd.Series:
+    """`float32, 2 replicas, batch size 32 each`; of parts of one CPU `2 logical replicas`."""
+    of_one = whose == "each"
+    sizes = rows.batch_per_replica if of_one else rows.batch_size
+    places = wording.places(rows.assign(batch_size=sizes))
+    named = zip(places, sizes, strict=True)
+    labels = pd.Series(
+        [place.replace(f"batch size {n}", f"batch size {n} {whose}", 1) for place, n in named],
+        rows.index,
+        dtype=object,
+    )
+    if rows.replicas.nunique() == 1:
+        labels = f"{rows.replicas.iloc[0]} replicas, " + labels
+    labels = labels.str.replace(r"\breplicas (\d+)", r"\1 replicas", regex=True)
+    logical = labels.str.replace(" replicas", " logical replicas", n=1, regex=False)
+    labels = labels.where(~rows.logical.astype(bool), logical)
+    return rows.policy + ", " + labels if rows.policy.nunique() > 1 else labels

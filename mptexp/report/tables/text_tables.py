@@ -156,7 +156,8 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
         return {}
     seconds = tables.trained.run_id.map(accuracy.training_s(tables))
     training_s = pd.Series(_by_policy(tables, table, seconds), dtype=float)
-    price = price * table.replicas  # of a device
+    taken = dict(zip(tables.ok.replicas, points.devices(tables.ok), strict=True))
+    price = price * table.replicas.map(taken)  # of a device
     costs = {"million": 1e6 / table.throughput / 3600 * price, "dataset": table.dataset}
     costs["cost_per_training"] = training_s * price.to_numpy() / 3600
     shown = pd.DataFrame(costs)

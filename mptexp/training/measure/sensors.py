@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pynvml
 
+from mptexp.spec import control_groups
 from mptexp.spec.devices import nvidia_handle
 from mptexp.training import backends, machine_state
 
@@ -147,18 +148,22 @@ def _rapl_j(root: Path = Path("/sys/class/powercap")) -> float | None:
     return sum(values) / 1e6 if values else None
 
 
-def _throttle_events(system: Path = Path("/sys")) -> dict[str, int]:
+def _throttle_events(root: Path = Path("/")) -> dict[str, int]:
     """How often the CPU was too hot and the container used up its quota."""
     events = {}
-    counters = list(system.glob("devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"))
+    counters = list(root.glob("sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"))
     if counters:
         events["too hot"] = sum(int(path.read_text()) for path in counters)
-    quotas = [system / "fs/cgroup" / name for name in ("cpu.stat", "cpu/cpu.stat")]  # of v2, of v1
-    quota = next((path for path in quotas if path.exists()), quotas[0])
-    lines = quota.read_text().splitlines() if quota.exists() else []
-    counts = dict(line.split() for line in lines)
-    if "nr_throttled" in counts:
-        events["the container's processor limit"] = int(counts["nr_throttled"])
+    places = [folder / "cpu.stat" for folder in control_groups.with_those_above("cpu", root)]
+    # A group above may be the one whose limit was met, and counts what the group itself does.
+    known = [
+        dict(line.split() for line in path.read_text().splitlines())
+        for path in dict.fromkeys(places)
+        if path.exists()
+    ]
+    met = [int(counts["nr_throttled"]) for counts in known if "nr_throttled" in counts]
+    if met:
+        events["the container's processor limit"] = max(met)
     return events
 
 

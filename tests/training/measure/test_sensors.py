@@ -260,8 +260,8 @@ def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
     assert sensors._rapl_j(tmp_path / "absent") is None
     (tmp_path / "intel-rapl:1/energy_uj").write_text("not a number")
     assert sensors._asked(lambda: sensors._rapl_j(tmp_path)) is None
-    (tmp_path / "fs/cgroup").mkdir(parents=True)
-    (tmp_path / "fs/cgroup/cpu.stat").write_text("usage_usec 1\nnr_throttled 12\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.stat").write_text("usage_usec 1\nnr_throttled 12\n")
     found = sensors._throttle_events(tmp_path)
     assert found == {"the container's processor limit": 12}
 
@@ -339,7 +339,7 @@ def test_a_list_without_even_the_measured_process_tells_nothing_of_others():
 
 
 def test_a_quota_of_the_first_kind_of_control_groups_is_read(tmp_path):
-    place = tmp_path / "fs/cgroup/cpu"
+    place = tmp_path / "sys/fs/cgroup/cpu"
     place.mkdir(parents=True)
     (place / "cpu.stat").write_text("nr_periods 9\nnr_throttled 4\n")
     assert sensors._throttle_events(tmp_path) == {"the container's processor limit": 4}
