@@ -29,9 +29,15 @@ def below(folder: Path, left_out: LeftOut | None = None) -> Iterator[str]:
         left_out: gets the folders that are not entered, by the reason.
     """
     left_out = {} if left_out is None else left_out
-    for place, inner, names in os.walk(folder):
+
+    def unread(error: OSError) -> None:
+        denied = isinstance(error, PermissionError)
+        why = "folders that may not be read" if denied else f"folders not read ({error.strerror})"
+        left_out.setdefault(why, []).append(Path(error.filename))
+
+    for place, inner, names in os.walk(folder, onerror=unread):
         here = Path(place)
-        if not may_be_read(here):
+        if not may_be_read(here):  # it can be listed, and not entered
             left_out.setdefault("folders that may not be read", []).append(here)
             inner.clear()
             continue

@@ -69,7 +69,7 @@ def _missing(name):
 
 
 def test_a_variable_that_hides_the_gpus_is_the_cause_that_is_named(nvml):
-    # The lie: "tensorflow does not see the GPU: pip install ...", with gigabytes that change nothing.
+    # The lie: "tensorflow does not see the GPU: pip install ...", gigabytes that change nothing.
     program = (
         "from mptexp.training import environment as e, capability, backends\n"
         "cpu = {'kind': 'cpu', 'driver': '580', 'onednn': True, 'capability': None}\n"

@@ -39,7 +39,9 @@ def order(images: Images, run: Run) -> np.ndarray:
     steps = max(1, n // run.batch_size) * run.epochs
     passes = -(-steps * run.batch_size // n)
     random = np.random.default_rng(run.seed)
-    stream = np.concatenate([random.permutation(n) for _ in range(passes)])
+    stream = np.empty(passes * n, np.int64)
+    for k in range(passes):
+        stream[k * n : (k + 1) * n] = random.permutation(n)
     return stream[: steps * run.batch_size].reshape(steps, run.batch_size)
 
 
@@ -47,7 +49,7 @@ def order_digest(images: Images, run: Run) -> str:
     """12 hex digits of the order in which the run's input mode feeds the training images."""
     feeds = run.input_mode == "keydana" and run.phase == "train"
     fed = keydana.order(len(images.train_x), run) if feeds else order(images, run)
-    return hashlib.sha256(fed.tobytes()).hexdigest()[:12]
+    return hashlib.sha256(np.ascontiguousarray(fed)).hexdigest()[:12]
 
 
 def fingerprint(images: Images, run: Run) -> str:

@@ -30,7 +30,7 @@ from mptexp.training.machine_state import cores
 VERSION = 2  # of the way images are decoded and stored: another one takes another folder
 CHUNK = 256  # encoded images that are read before they are decoded together
 CHUNK_BYTES = 2**26
-TOGETHER = 16  # of them, by one thread
+TOGETHER = 16  # of them, at most, by one thread
 PARTS = ("train", "val")
 ALIGNMENT = 64  # bytes; TensorFlow's and JAX's on all processors
 
@@ -154,6 +154,9 @@ def kept(
         with _locked(folder):
             meta = _intact(folder) or _make(folder, dataset, what, size, make)
     except OSError as error:
+        # What another user has prepared can be used, though nothing can be written beside it.
+        if isinstance(error, PermissionError) and (known := _intact(folder)):
+            return Prepared(folder, known)
         raise DataError(
             f"dataset {dataset}: cannot be prepared in {cache_dir()}: "
             f"{error.strerror or error}; name another place with --data-dir"
@@ -170,7 +173,11 @@ def _locked(folder: Path) -> Iterator[None]:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another process that prepares the same data", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -220,11 +227,11 @@ def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
 def _make(
     folder: Path, dataset: str, what: str, size: int, make: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
+    partial = folder.with_suffix(".partial")
+    for left in (partial, folder):  # by a process that was killed, or damaged
+        shutil.rmtree(left, ignore_errors=True)
     _check_room(folder.parent, dataset, size)
     print(f"preparing {what}: {_bytes(size)} in {folder.parent}", flush=True)
-    partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
     partial.mkdir()
     try:
         meta = make(partial) | {"key": folder.name}
@@ -320,6 +327,10 @@ def _decoded(
             image = decoding.decode(data, color_mode, image_size)
         except Broken as error:
             return Decoded(name, label, broken=str(error))
+        except MemoryError:  # of this moment, and no fault of the image
+            raise DataError(
+                f"there is no memory to decode {name}; end other programs, or make it smaller"
+            ) from None
         return Decoded(name, label, image.tobytes(), fingerprint(image), int(image.max()))
 
     def together(examples: list[Example]) -> list[Decoded]:
@@ -327,7 +338,10 @@ def _decoded(
 
     with ThreadPoolExecutor(cores()) as pool:
         while chunk := _chunk(examples):
-            several = (chunk[i : i + TOGETHER] for i in range(0, len(chunk), TOGETHER))
+            size = min(
+                TOGETHER, -(-len(chunk) // cores())
+            )  # few large ones: no thread has them all
+            several = (chunk[i : i + size] for i in range(0, len(chunk), size))
             yield from pool.map(together, several)
 
 

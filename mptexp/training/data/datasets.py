@@ -1,5 +1,6 @@
 """Datasets by name, ready for training: a built-in one is a function here and a name in `spec`."""
 
+import math
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 from mptexp.spec import names, tasks
 from mptexp.spec.run import Run
 from mptexp.training.data import cache, decoding, folders, idx, tfds
-from mptexp.training.data.sources import Source, digest
+from mptexp.training.data.sources import DataError, Source, digest
 
 DIGITS = Path(__file__).with_name("digits.npz")
 DARK = 64  # of 255: 14 bits stored in 16 reach 63
@@ -157,12 +158,28 @@ def idx_files(run: Run) -> Images:
 
 
 def _resized(grey: np.ndarray, run: Run) -> np.ndarray:
-    """Grey images, uint8 of shape (n, height, width), in the run's size and color mode."""
+    """Grey images, uint8 of shape (n, height, width), in the run's size and color mode.
+
+    Raises:
+        sources.DataError: where there is no memory for all of them.
+    """
     size = (run.image_size, run.image_size)
-    if grey.shape[1:] != size:
-        scaled = (Image.fromarray(image).resize(size, Image.Resampling.BILINEAR) for image in grey)
-        grey = np.stack([np.asarray(image) for image in scaled])
-    return np.repeat(grey[..., None], decoding.CHANNELS.get(run.color_mode, 1), -1)
+    shape = (len(grey), *size, decoding.CHANNELS.get(run.color_mode, 1))
+    try:
+        images = np.empty(shape, np.uint8)
+    except MemoryError:
+        raise DataError(
+            f"dataset {run.dataset}: {len(grey):,} images of {run.image_size} x {run.image_size} "
+            f"take {math.prod(shape) / 1e9:.1f} GB of memory, as all of them are held in it; take "
+            "a smaller image_size, or folder:PATH, of which files hold them"
+        ) from None
+    for made, image in zip(images, grey, strict=True):
+        if image.shape != size:
+            scaled = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
+            made[:] = np.asarray(scaled)[..., None]
+        else:
+            made[:] = image[..., None]
+    return images
 
 
 # --- built-in datasets: run -> Images --------------------------------------------------------

@@ -32,11 +32,14 @@ def decode(data: bytes, color_mode: str, image_size: int | None = None) -> np.nd
 
     Raises:
         Broken: where the bytes are not a whole image.
+        MemoryError: where there is no memory for it.
     """
     try:
         image = _opened(data, image_size)
         with _large if image.width * image.height > LARGE_PIXELS else nullcontext():
             return _decoded(image, color_mode, image_size)
+    except MemoryError:
+        raise
     # Damaged files make Pillow's parsers raise nearly anything, struct.error and KeyError included.
     except Exception as error:
         raise Broken(_reason(error)) from None
@@ -63,6 +66,9 @@ def _decoded(image: Image.Image, color_mode: str, image_size: int | None) -> np.
 
 def _in_mode(image: Image.Image, color_mode: str) -> Image.Image:
     form = image.format
+    image.load()
+    image.getexif()  # is kept; without its bytes it is not written anew, which fails of odd tags
+    image.info.pop("exif", None)
     ImageOps.exif_transpose(image, in_place=True)  # what is upright is not copied
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(_in_eight_bits(np.asarray(image), form))

@@ -54,13 +54,18 @@ def source(dataset: str, validation_split: float) -> Source:
     names = _names(root, (path for paths, _ in lists.values() for path in paths))
     with _unchanged(dataset):
         states = {path: _state(path) for path in names}
-        content = _content(root, names, states)
+        content, unread = _content(root, names, states)
 
     def examples(part: str) -> Iterator[Example]:
         for path, label in zip(*lists[part], strict=True):
             name = visible(names[path])  # on disk it may be any bytes
             with _unchanged(dataset):
                 data, state = _bytes(path), _state(path)
+            if isinstance(data, Broken) and path not in unread:
+                raise DataError(
+                    f"dataset {dataset}: {name} cannot be read now ({data}), as it was before; try "
+                    "again"
+                )
             if state != states[path]:
                 raise DataError(
                     f"dataset {dataset}: {name} was changed while it was read; try again"
@@ -79,7 +84,8 @@ def source(dataset: str, validation_split: float) -> Source:
             "classes": classes,
         },
         examples=examples,
-        notes=_notes(root, [train, *filter(None, [val])], empty, states),
+        notes=_notes(root, [train, *filter(None, [val])], empty, states)
+        + _not_validated(classes, lists["val"]),
     )
 
 
@@ -184,12 +190,13 @@ def _notes(
     linked = [folder for folder in entered if folder.is_symlink()]
     refused: trees.LeftOut = {}
     files = [path for place in (root, *linked) for path in trees.below(place, refused)]
+    unreadable = {path for paths in refused.values() for path in paths}
     others = [path for path in files if path not in used]
     images = [path for path in others if trees.is_image(path)]
     named = [Path(path) for path in others if not trees.is_image(path)]
     gone = [path for path in named if path.is_symlink() and not path.exists()]
     left_out = {
-        "class folders without images": empty,
+        "class folders without images": [path for path in empty if path not in unreadable],
         "no images by their names": [path for path in named if path not in gone],
         "links to nothing": gone,
         **{why: [path for path in paths if path not in linked] for why, paths in refused.items()},
@@ -199,6 +206,13 @@ def _notes(
     outside = [f"{n:,} in {top}" for top, n in sorted(tops.items())]
     beside = [f"left out as images in no class folder: {some(outside)}"] if images else []
     return [*notes(root, left_out), *beside]
+
+
+def _not_validated(classes: Sequence[str], validation: Listing) -> list[str]:
+    """Which classes have no image to validate with, where there is any, as a sentence."""
+    known = set(validation[1])
+    missing = [name for label, name in enumerate(classes) if label not in known]
+    return [f"no image to validate with in {some(missing)}"] if missing and known else []
 
 
 def _split(
@@ -255,8 +269,10 @@ def _state(path: str) -> State:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
-def _content(root: Path, names: Mapping[str, str], states: Mapping[str, State]) -> str:
-    """Hash of names and bytes of all files.
+def _content(
+    root: Path, names: Mapping[str, str], states: Mapping[str, State]
+) -> tuple[str, set[str]]:
+    """Hash of names and bytes of all files, and the files that could not be read.
 
     Reading everything at every start would cost minutes with a large set, so the hash is kept
     under the files' names and states, as git keeps it in its index. It is not where a file could
@@ -266,14 +282,15 @@ def _content(root: Path, names: Mapping[str, str], states: Mapping[str, State]) 
     key = digest([str(root), sorted(listed)])
     known = cache_dir() / "index" / key
     if content := _indexed(known):
-        return content
+        return content, set()
     settled = time.time_ns() - max(state[2] for state in states.values()) > SETTLED_NS
-    hashes = {name: _hash(path) for path, name in names.items()}
-    content = digest(sorted(hashes.items()))
-    if settled and UNREADABLE not in hashes.values():
+    hashes = {path: _hash(path) for path in names}
+    content = digest(sorted((names[path], own) for path, own in hashes.items()))
+    unread = {path for path, own in hashes.items() if own == UNREADABLE}
+    if settled and not unread:
         with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
             store.write_text(known, f"{content} {digest([key, content])}")
-    return content
+    return content, unread
 
 
 def _hash(path: str) -> str:

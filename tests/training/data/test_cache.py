@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -168,6 +170,8 @@ def test_a_copied_cache_is_used(tree, monkeypatch, tmp_path, capsys):
 
 PROGRAM = """
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from mptexp.training.data import folders, cache
 cache.prepare(folders.source("folder:" + sys.argv[1], 0.2), 512, "rgb", "skip")
 """
@@ -268,3 +272,94 @@ def test_a_cache_that_cannot_be_written_is_refused_in_a_sentence(tree, monkeypat
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tree.parent / "file"))
     with pytest.raises(DataError, match=r"cannot be prepared in .*name another place with"):
         cache.prepare(source, 16, "rgb", "skip")
+
+
+def test_what_a_killed_process_left_is_no_want_of_room(tree, monkeypatch):
+    made = prepare(tree)
+    partial = made.folder.with_suffix(".partial")
+    shutil.move(made.folder, partial)
+    room = shutil.disk_usage(tree)
+
+    def full(place):
+        return room._replace(free=0 if partial.exists() else 10**9)
+
+    monkeypatch.setattr(cache.shutil, "disk_usage", full)
+    assert prepare(tree).folder == made.folder
+    # Nor is what is damaged, and made again.
+    (made.folder / "train.u8").write_bytes(b"")
+    monkeypatch.setattr(
+        cache.shutil,
+        "disk_usage",
+        lambda _: room._replace(free=0 if made.folder.exists() else 10**9),
+    )
+    assert len(prepare(tree).labels("train")) == 24
+
+
+def test_who_waits_for_another_process_is_told(tree, capsys):
+    key = prepare(tree).folder
+    capsys.readouterr()
+    held = subprocess.Popen(
+        [
+            sys.executable, "-c",
+            "import fcntl, sys, time\n"
+            "lock = open(sys.argv[1], 'w')\n"
+            "fcntl.flock(lock, fcntl.LOCK_EX)\n"
+            "print('held', flush=True)\n"
+            "sys.stdin.readline()\n",
+            str(key.with_suffix(".lock")),
+        ],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert held.stdout.readline() == "held\n"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(prepare, tree)
+        said = []
+        told = "waiting for another process that prepares the same data\n"
+        try:
+            until(lambda: said.append(capsys.readouterr().out) or told in said)
+            assert not waiting.done()
+        finally:
+            held.communicate("go\n")
+        assert waiting.result().folder == key
+
+
+def test_what_another_user_prepared_is_used(tree, monkeypatch):
+    made = prepare(tree)
+
+    def denied(folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cache, "_locked", denied)  # root may write everywhere
+    assert prepare(tree).folder == made.folder
+    (made.folder / "meta.json").write_text("{}")
+    with pytest.raises(DataError, match=r"cannot be prepared in .*Permission denied"):
+        prepare(tree)
+
+
+def test_what_a_moment_lacks_is_not_kept_as_a_fault_of_the_image(tree, monkeypatch):
+    # The lie: "cannot be read and were left out", for ever, of images that were whole.
+    decode = decoding.decode
+
+    def short_of_memory(data, *words):
+        if len(data) == len((tree / "Käse/3.png").read_bytes()):
+            raise MemoryError
+        return decode(data, *words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decoding, "decode", short_of_memory)
+        with pytest.raises(DataError, match=r"there is no memory to decode .*make it smaller"):
+            prepare(tree)
+    assert prepare(tree).meta["broken"] == []
+
+
+def test_no_thread_has_all_of_a_few_large_images(tree, monkeypatch):
+    together, decode = threading.Barrier(2), decoding.decode
+
+    def with_another(*words):
+        together.wait(30)
+        return decode(*words)
+
+    monkeypatch.setattr(cache, "cores", lambda: 2)
+    monkeypatch.setattr(cache, "CHUNK", 2)
+    monkeypatch.setattr(decoding, "decode", with_another)
+    assert len(prepare(tree).labels("train")) == 24

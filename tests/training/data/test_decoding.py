@@ -142,3 +142,20 @@ def test_large_images_are_decoded_one_at_a_time(monkeypatch):
     with ThreadPoolExecutor(8) as pool:
         assert len(list(pool.map(lambda _: decoding.decode(data, "rgb", 32), range(8)))) == 8
     assert max(most) == 1
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        b"\0\x01\2\0\4\0\0\0abc\0",  # a width that is text
+        b"\x1a\x01\2\0\4\0\0\0abc\0",  # a resolution that is text
+        b"\x1a\x01\x09\0\1\0\0\0\xff\xff\xff\xff",  # a resolution below zero
+    ],
+)
+def test_another_tag_of_a_wrong_type_leaves_a_photo_whole(tag):
+    # The lie: "required argument is not an integer", of photos that every viewer turns and shows.
+    head = b"Exif\0\0II*\0\x08\0\0\0\x02\0"
+    exif = head + b"\x12\x01\x03\0\x01\0\0\0\6\0\0\0" + tag + bytes(4)
+    image = Image.fromarray(np.arange(16 * 24 * 3, dtype=np.uint8).reshape(16, 24, 3))
+    array = decoding.decode(encoded(image, "JPEG", exif=exif), "rgb")
+    assert array.shape == (24, 16, 3)

@@ -1,5 +1,8 @@
+import itertools
 import os
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 from support import PROJECT, until
@@ -342,3 +345,60 @@ def test_a_file_larger_than_any_image_is_a_broken_one(tree, monkeypatch):
     monkeypatch.setattr(files.content, "__defaults__", (100,))
     reasons = {str(data) for _, data, _ in source(tree).examples("val")}
     assert reasons == {"Is larger than 9.53674e-05 MiB, the most that is read"}
+
+
+def test_a_disk_that_fails_for_a_moment_leaves_out_no_image(tree, settled, monkeypatch):
+    # The lie: "20 images", for ever, of 30 of which ten could not be read once.
+    found, read = source(tree), files.content
+
+    def failing(path):
+        if path.endswith("/3.png"):
+            raise OSError(5, "Input/output error")
+        return read(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "content", failing)
+        every = itertools.chain(found.examples("train"), found.examples("val"))
+        with pytest.raises(DataError, match=r"3\.png cannot be read now \(Input/output error\)"):
+            list(every)
+    assert source(tree).identity == found.identity
+
+
+def test_classes_that_nothing_is_validated_with_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    for place in ("train/a", "train/b", "train/c", "val/a"):
+        write(tmp_path / "set" / place, 3)
+    (tmp_path / "set/val/b").mkdir()
+    assert source(tmp_path / "set").notes == ["no image to validate with in b, c"]
+    for place in ("val/b", "val/c"):
+        write(tmp_path / "set" / place, 3)
+    assert source(tmp_path / "set").notes == []
+
+
+@pytest.fixture
+def anybody():
+    """A folder that every user may enter; while the test runs, root is nobody in particular."""
+    place = Path(tempfile.mkdtemp(dir="/tmp"))
+    place.chmod(0o777)
+    yield place
+    if os.getuid() == 0:
+        os.seteuid(0)
+    shutil.rmtree(place)
+
+
+def test_a_folder_that_may_not_be_read_is_named(anybody, monkeypatch):
+    # The lie: no word, or "class folders without images", of what this user may not list.
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(anybody / "cache"))
+    for name in ("a", "b", "a/session2", "c"):
+        write(anybody / "set" / name, 5)
+    closed = [anybody / "set" / name for name in ("a/session2", "c")]
+    for folder in closed:
+        folder.chmod(0o700 if os.getuid() == 0 else 0)
+    if os.getuid() == 0:
+        os.seteuid(65534)
+    found = source(anybody / "set")
+    assert found.classes == ("a", "b")
+    assert found.notes == ["left out as folders that may not be read: a/session2, c"]
+    if os.getuid() != 0:
+        for folder in closed:
+            folder.chmod(0o700)

@@ -124,3 +124,12 @@ def test_an_archive_that_unfolds_to_gigabytes_is_not_unfolded(tmp_path, shape):
     with pytest.raises(DataError, match=r"its head says 9,408|at most 536,870,912 are read"):
         idx.read(f"idx:{tmp_path}")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20
+
+
+def test_images_that_no_memory_holds_are_refused_in_a_sentence(tmp_path, monkeypatch):
+    def none(*words):
+        raise MemoryError
+
+    monkeypatch.setattr(datasets.np, "empty", none)
+    with pytest.raises(DataError, match=r"60,000 images of 224 x 224 take 3\.0 GB of memory"):
+        datasets._resized(np.zeros((60_000, 1, 1), np.uint8), Run(dataset="idx:x", image_size=224))
