@@ -9,6 +9,7 @@ from mptexp.analysis import exponent_range
 from mptexp.analysis.exponent_range import DynamicRange
 from mptexp.spec.grid import Sweep
 from mptexp.spec.number_formats import FORMATS
+from mptexp.spec.policies import ARITHMETICS
 from mptexp.spec.run import Run
 
 SAMPLES = 5  # of a probe
@@ -33,6 +34,8 @@ class Advice:
         fixed_scales: the smallest and the largest fixed loss scale that flush at most
             exponent_range.TOLERATED and leave the largest gradient finite by MARGIN; None where no
             scale does both. Whether a training with them succeeds, this does not say.
+        any_gradient: whether any gradient that was sampled was finite and not zero.
+        cpu_isa: the limit on the CPU's instructions under which all this holds.
     """
 
     policy: str
@@ -42,6 +45,8 @@ class Advice:
     lost: float
     not_finite: Sequence[str]
     fixed_scales: tuple[float, float] | None
+    any_gradient: bool = True
+    cpu_isa: str = "default"
 
 
 def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Sweep, str]:
@@ -107,10 +112,10 @@ def short(
 
 def advise(measured: DynamicRange) -> Advice:
     """Advice from a dynamic range and from what the device computes in natively."""
-    native, too_large = measured.environment.get("native"), _too_large(measured)
+    native, too_large = _native(measured), _too_large(measured)
     if native and "bfloat16" in native:
         policy, scale = "mixed_bfloat16", "none"  # its range is float32's
-    elif native and "float16" in native and not too_large:
+    elif native and "float16" in native and not (too_large or _overflows(measured)):
         policy, scale = "mixed_float16", "dynamic"
     else:
         policy, scale = "float32", "none"
@@ -124,7 +129,23 @@ def advise(measured: DynamicRange) -> Advice:
         max((exponent_range.lost_at_most(h, wide) for h in kinds.values()), default=0.0),
         [kind for kind, histogram in kinds.items() if histogram.not_finite],
         _fixed_scales(measured),
+        exponent_range.any_gradient(measured),
+        str(measured.parameters.get("cpu_isa", "default")),
     )
+
+
+def _overflows(measured: DynamicRange) -> bool:
+    """Whether gradients overflow without a loss scale, in float32 itself: no scale cures that."""
+    return measured.policy == "float32" and exponent_range.overflowed(measured)
+
+
+def _native(measured: DynamicRange) -> Sequence[str] | None:
+    """The types that the device computes in, under the run's limit on its instructions."""
+    known, limit = measured.environment.get("native"), measured.parameters.get("cpu_isa", "default")
+    if not known or limit == "default":
+        return known
+    flags = measured.environment.get("instruction_sets") or ()
+    return [dtype for dtype in known if ARITHMETICS[dtype].is_native_on_cpu(flags, limit)]
 
 
 def _too_large(measured: DynamicRange) -> list[str]:

@@ -217,6 +217,11 @@ def overflowed(measured: DynamicRange) -> bool:
     return any(measured.kinds[k].not_finite > 0 for k in GRADIENTS if k in measured.kinds)
 
 
+def any_gradient(measured: DynamicRange) -> bool:
+    """Whether any gradient that was sampled was finite and not zero."""
+    return any(measured.kinds[k].counts.any() for k in GRADIENTS if k in measured.kinds)
+
+
 def table(measured: DynamicRange) -> pd.DataFrame:
     """A row per kind, format and scale: what becomes of the values.
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from mptexp.execution.job import Job
 
 
+# Beside a time that does not count what finds it.
+SEARCH = ", without the search for the largest batches and the runs at those that it finds"
+
+
 @command("init first, then cd first && mptexp plan mine.yaml")
 def init(
     folder: Annotated[
@@ -101,6 +105,7 @@ def plan(
     terminal_tables.plan(out(), rows)
     out().print(
         f"{len(chosen)} runs, {len(due)} to execute; time: {api.expected(chosen, job.sweep)}"
+        + SEARCH * job.sweep.max_batch
     )
 
 

@@ -131,9 +131,12 @@ def _canonical(name: str, value: str) -> str:
 # --- what runs cost --------------------------------------------------------------------------
 
 
-def point(run: Run) -> str:
-    """What a run shares with its repeats in other blocks, as text."""
-    return run.model_dump_json(exclude={"block", "seed"})
+Point = tuple[str, str]
+
+
+def point(run: Run) -> Point:
+    """The device of a run, and all that it shares with its repeats in other blocks, as text."""
+    return run.gpu_model, run.model_dump_json(exclude={"block", "seed"})
 
 
 def remaining_s(planned: Sequence[Planned], sweep: Sweep) -> float | None:
@@ -145,31 +148,35 @@ class Costs:
     """Estimates the seconds of a run from those that have ended.
 
     The estimate is the mean over the finished runs of the same point (in other blocks); without
-    any, the mean over all finished runs, with the params file's `expected_run_s` as one of them:
-    the first to end may be that of the largest batch.
+    any, the mean over all finished runs on the same device, with the params file's `expected_run_s`
+    as one of them: the first to end may be that of the largest batch.
     """
 
     def __init__(self, planned: Iterable[Planned], sweep: Sweep) -> None:
-        # Runs that have ended and their seconds together, by point; under "" those of all points.
-        self.ended, self.seconds = Counter[str](), defaultdict[str, float](float)
-        if sweep.expected_run_s is not None:
-            self.ended[""], self.seconds[""] = 1, sweep.expected_run_s
+        # Runs that have ended and their seconds together, by point and, of all points, by device.
+        self.ended, self.seconds = Counter[Point](), defaultdict[Point, float](float)
+        self.usual_s = sweep.expected_run_s
         for one in planned:
             self.add(one)
 
     def add(self, planned: Planned) -> None:
         """Takes a run into account, if it came to an end."""
         if planned.state in (*schema.FINAL, *AGAIN) and planned.wall_s:
-            for key in (point(planned.run), ""):
+            for key in (point(planned.run), (planned.run.gpu_model, "")):
                 self.ended[key] += 1
                 self.seconds[key] += planned.wall_s
 
-    def run_s(self, key: str) -> float | None:
+    def run_s(self, key: Point) -> float | None:
         """Estimated seconds of a run at a point; None if nothing is known."""
-        known = key if key in self.ended else ""
-        return self.seconds[known] / self.ended[known] if self.ended else None
+        if key in self.ended:
+            return self.seconds[key] / self.ended[key]
+        device = (key[0], "")
+        n, seconds = self.ended[device], self.seconds[device]
+        if self.usual_s is not None:
+            n, seconds = n + 1, seconds + self.usual_s
+        return seconds / n if n else None
 
-    def total_s(self, keys: Iterable[str]) -> float | None:
+    def total_s(self, keys: Iterable[Point]) -> float | None:
         """Estimated seconds of a run at each of some points; None if nothing is known."""
         costs = [self.run_s(key) for key in keys]
         known = [cost for cost in costs if cost is not None]

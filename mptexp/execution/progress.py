@@ -72,11 +72,14 @@ class Output:
 
 
 def expected(planned: Sequence[Planned], sweep: Sweep) -> str:
-    """How long the runs that are due will take, in words."""
+    """How long the runs that are due will take, in words: side by side where GPUs allow it."""
     seconds = plan.remaining_s(planned, sweep)
     if seconds is None:
         return "unknown until the first run has ended"
-    return f"about {duration(seconds)}"
+    due = [p.run for p in planned if p.due]
+    alone = all(run.replicas == 1 for run in due)
+    at_once = min(len(device_slots.slots()), len(due)) if alone else 1
+    return f"about {duration(seconds / max(1, at_once))}"
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import classified, diverged, record, tables
+from builders import LOGICAL_CPU, classified, diverged, record, tables
 from support import PROJECT
 
 from mptexp.analysis import accuracy
@@ -154,6 +154,10 @@ def test_cost_stands_in_the_table_where_a_price_is_given():
     (cost,) = [name for name in priced[0] if "million" in name]
     alone, four = (float(rows[cost].iloc[0]) for rows in priced)
     assert four == pytest.approx(4 * alone)  # the price is that of a device
+    # The lie: a CPU of four logical devices charged four times.
+    several.results["device"] = LOGICAL_CPU
+    rows = text_tables.detail_rows(replace(several, options=Options(price_per_hour=3.6)))
+    assert float(rows[cost].iloc[0]) == pytest.approx(alone)
     priced = replace(found, options=Options(price_per_hour=3.6))
     shown = text_tables.detail_rows(priced)
     assert shown["Cost per million images"].tolist() == ["10"]

@@ -1,6 +1,7 @@
 """Advice from histograms, and the command that makes them."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,3 +98,42 @@ def test_advice_discards_nothing_but_earlier_advice(tmp_path):
     with pytest.raises(ParamsError, match="holds the results of another params file"):
         advising.advise(job)
     assert {p: p.read_bytes() for p in place.root.rglob("*") if p.is_file()} == before
+
+
+def test_advice_is_one_that_the_limit_on_the_cpus_instructions_allows():
+    # The lie: "Use policy mixed_bfloat16", which is refused under that limit.
+    found = ranges(["bfloat16"])
+    found.environment["instruction_sets"] = ["avx512bw", "avx512_bf16"]
+    for limit, policy in (("default", "mixed_bfloat16"), ("avx512_core_bf16", "mixed_bfloat16")):
+        found.parameters["cpu_isa"] = limit
+        assert advice.advise(found).policy == policy
+    found.parameters["cpu_isa"] = "avx2"
+    advised = advice.advise(found)
+    assert advised.policy == "float32"
+    assert dynamic_range.reasons(advised)[0].startswith(
+        "Under cpu_isa avx2 this device computes in"
+    )
+
+
+def test_no_loss_scale_is_advised_where_float32_itself_overflows():
+    # The lie: "mixed_float16 with loss_scale dynamic", and last: no loss scale cures that.
+    over = ranges(["float16"], gradients=np.float32([1.9, np.inf, 1e-6]))
+    advised = advice.advise(over)
+    assert (advised.policy, advised.loss_scale) == ("float32", "none")
+    said = " ".join(dynamic_range.answer(over))
+    assert "bears is not known" in said
+    assert "no fixed loss scale flushes" not in said
+
+
+def test_gradients_that_are_all_zero_need_no_scale_and_know_none():
+    # The lie: "no fixed loss scale flushes at most 0.1 % of the gradients", of which none is lost.
+    said = " ".join(dynamic_range.answer(ranges(["float16"], gradients=np.zeros(9, "float32"))))
+    assert "no fixed loss scale" not in said
+    assert "gradients that are all zero do not say" in said
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_advice_that_rests_on_gradients_before_any_update_says_so(samples):
+    # The lie: advice after one look at gradients before any update, like that after five.
+    told = " ".join(dynamic_range.answer(replace(ranges(["float16"]), samples=samples)))
+    assert ("rests on one look, before the first update" in told) is (samples == 1)

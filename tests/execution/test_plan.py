@@ -103,6 +103,17 @@ def test_the_cost_of_an_unmeasured_point_is_not_that_of_the_first_run_alone(ligh
     assert plan.remaining_s([done, *due], sweep) == 2 * (200 + 20) / 2
 
 
+def test_the_cost_of_a_run_is_no_other_devices(light, tmp_path):
+    # The lie: "about 54 s" of a CPU's runs, which were another machine's on its GPU.
+    light({"width": [1.0]})
+    sweep, _ = params.read(tmp_path / "light.yaml")
+    there = plan.Planned("r0", Run(gpu_model="NVIDIA H200"), "ok", 9.0)
+    here = plan.Planned("r1", Run(gpu_model="Some CPU (CPU)"), "pending")
+    assert plan.remaining_s([there, here], sweep) is None
+    usual = sweep.model_copy(update={"expected_run_s": 100})
+    assert plan.remaining_s([there, here], usual) == 100
+
+
 def test_runs_of_other_devices_are_due_everywhere(light, tmp_path):
     light({"gpu_model": ["local", "V100"]})
     sweep, _ = params.read(tmp_path / "light.yaml")

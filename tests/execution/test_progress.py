@@ -3,8 +3,9 @@ import io
 import pytest
 from rich.console import Console
 
+from mptexp.execution import device_slots
 from mptexp.execution.plan import Planned
-from mptexp.execution.progress import CellBar, Output, Progress, duration
+from mptexp.execution.progress import CellBar, Output, Progress, duration, expected
 from mptexp.spec.grid import Sweep
 
 SWEEP = Sweep(matrix={"policy": ["float32", "bfloat16"]}, defaults={"epochs": 3})
@@ -36,6 +37,19 @@ def test_a_line_per_run_says_what_tells_it_apart_and_what_is_left():
     assert second.endswith("failed: [red]odd[/]\\x1b")
     assert "epochs" not in first
     assert progress.ended == 2
+
+
+@pytest.mark.parametrize(("gpus", "replicas", "words"), [(1, 1, "20"), (4, 1, "10"), (4, 2, "20")])
+def test_what_runs_side_by_side_is_announced_so(monkeypatch, gpus, replicas, words):
+    # The lie: "about 80 min" on four devices, and then "about 20 min left".
+    slots = [device_slots.Slot("A100", f"GPU-{k}") for k in range(gpus)]
+    monkeypatch.setattr(device_slots, "slots", lambda: slots)
+    sweep = SWEEP.model_copy(update={"expected_run_s": 600.0})
+    due = [
+        Planned(p.run_id, p.run.model_copy(update={"replicas": replicas}), "pending")
+        for p in planned("pending", "pending")
+    ]
+    assert expected(due, sweep) == f"about {words} min"
 
 
 def test_a_cells_bar_is_text():

@@ -37,7 +37,18 @@ def answer(measured: DynamicRange) -> list[str]:
     Where a sweep measured loss scales in this training, see `loss_scales.of_training` instead.
     """
     advised = advice.advise(measured)
-    return [f"Use policy {choice(advised)}.", *reasons(advised), *sentences(measured)]
+    why = [*reasons(advised), *_rests_on(measured)]
+    return [f"Use policy {choice(advised)}.", *why, *sentences(measured)]
+
+
+def _rests_on(measured: DynamicRange) -> list[str]:
+    """That it was looked at once, of a training too short for more: later ones are other values."""
+    if measured.samples > 1:
+        return []
+    return [
+        "This rests on one look, before the first update: what the gradients become later is not "
+        "known."
+    ]
 
 
 # --- advice ---------------------------------------------------------------------------------------
@@ -61,7 +72,9 @@ def reasons(advised: Advice) -> list[str]:
         return [opening, *_not_finite(advised), _of_float16(advised)]
     if "float16" in advised.native:
         return [*_not_finite(advised), _of_float16(advised)]
-    opening = "This device computes in neither 16-bit type natively: neither would be faster."
+    limited = advised.cpu_isa != "default"
+    which = f"Under cpu_isa {advised.cpu_isa} this" if limited else "This"
+    opening = f"{which} device computes in neither 16-bit type natively: neither would be faster."
     return [opening, *_not_finite(advised), _of_float16(advised)]
 
 
@@ -88,6 +101,10 @@ def _of_float16(advised: Advice) -> str:
     if advised.too_large:
         kinds = " and ".join(advised.too_large)
         return f"Some {kinds} are larger than float16's largest number, 65504."
+    if not advised.any_gradient:
+        return "Which loss scale float16 needs, gradients that are all zero do not say."
+    if {*advised.not_finite} & {*GRADIENTS} and advised.fixed_scales is None:
+        return "Which loss scale float16 bears is not known, as its gradients' largest is not."
     if advised.fixed_scales is None:
         return (
             "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and "

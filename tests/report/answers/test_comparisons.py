@@ -27,6 +27,14 @@ def test_logical_devices_are_said_to_be_no_hardware():
     assert "efficiency 0.50" in section.sentences[0]
     (section,) = comparisons.sections(tables_of(replicated(1, 32, 0.1), replicated(2, 64, 0.2)))
     assert "says nothing of hardware" not in section.note
+    # The lie: the same of GPUs, beside which a CPU was measured.
+    both = [
+        replicated(n, 32 * n, 0.1, device=device, gpu_model=device)
+        for n in (1, 2)
+        for device in ("NVIDIA H200", LOGICAL_CPU)
+    ]
+    (scaling,) = [s for s in comparisons.sections(tables_of(*both)) if s.title == "Scaling"]
+    assert f"**Those on {LOGICAL_CPU} are logical devices of one CPU" in scaling.note
 
 
 def test_a_sweep_without_replicas_or_frameworks_has_no_section():
