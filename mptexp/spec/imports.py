@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from typing import Any
 
 from mptexp.spec.project import PACKAGE
@@ -92,10 +92,17 @@ def matplotlib_from_elsewhere() -> None:
 
 
 class Lazy:
-    """A module that is imported when an attribute of it is first used."""
+    """A module that is imported when an attribute of it is first used.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Args:
+        name: of the module.
+        unused: a package that it would import only because it is there, see `without`.
+    """
+
+    def __init__(self, name: str, unused: str | None = None) -> None:
+        self._name, self._unused = name, unused
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self._name), name)
+        with without(self._unused) if self._unused else nullcontext():
+            module = importlib.import_module(self._name)
+        return getattr(module, name)

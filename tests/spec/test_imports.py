@@ -1,5 +1,6 @@
 import gc
 import os
+import subprocess
 import sys
 import weakref
 
@@ -90,3 +91,15 @@ def test_of_a_framework_that_is_there_no_model_is_kept(capfd):
 
 class Owned:
     """What may be referred to weakly."""
+
+
+def test_what_a_module_is_drawn_with_is_there_without_what_it_does_not_need():
+    program = (
+        "import sys\n"
+        "from mptexp.report.figures.style import sns\n"
+        "assert sns.lineplot and 'scipy.stats' not in sys.modules\n"
+        "import scipy.stats\n"
+        "print(scipy.stats.norm.cdf(0))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "0.5\n", done.stderr

@@ -24,7 +24,8 @@ from mptexp.spec.terminal import visible
 if TYPE_CHECKING:
     import seaborn as sns
 else:  # imported at first use: it takes a second, and most figures have no need of it
-    sns = imports.Lazy("seaborn")
+    # Half of its time is scipy's statistics, for densities, which no figure here shows.
+    sns = imports.Lazy("seaborn", unused="scipy.stats")
 
 COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
 MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
