@@ -19,6 +19,12 @@ def doubts(flags: str) -> list[str]:
     return [validity.FLAGS[name].meaning for name in validity.names_of(flags) if name in DOUBTFUL]
 
 
+def is_relied_on(tables: Tables) -> bool:
+    """Whether it is beyond doubt of all runs and attempts which had memory, and which had not."""
+    runs = map(validity.together, map(validity.of_record, tables.records))
+    return not any(map(doubts, [*tables.attempts.get("flags", ()), *runs]))
+
+
 def ratios(tables: Tables) -> pd.DataFrame:
     """Peak memory of every policy over its first baseline's, at the same point.
 

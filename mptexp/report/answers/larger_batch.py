@@ -1,15 +1,18 @@
 """What a policy gains at a batch size for which its baseline has no memory."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, validity
+from mptexp.analysis import accuracy, memory, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.text import wording
 from mptexp.report.text.wording import verbatim
 
-KEYS = [name for name in POINT if name not in ("batch_size", "jit")]
+KEYS = [name for name in POINT if name != "batch_size"]
 WORSE = ("lower", "diverged")  # verdicts on accuracy at any batch size that take the gain's worth
 
 
@@ -17,59 +20,75 @@ WORSE = ("lower", "diverged")  # verdicts on accuracy at any batch size that tak
 def gains(tables: Tables) -> pd.DataFrame:
     """The gains that are proven, the largest first, as rows of `speedups.best_batches`.
 
-    Each policy is at its own best batch size. With base_size, that of the baseline, and place, what
-    tells a row from the others. Not of policies that are known to lose accuracy.
+    Each policy is at its own best batch size. With base_size, that of the baseline, and
+    default_policy, the device's; place tells a row from the others, within those of its device.
+    Not of policies that are known to lose accuracy; none where it is doubtful what had no memory.
     """
     table = tables.best_batches
     names = {"policy": "baseline", "batch_size": "base_size", "too_large": "base_too_large"}
-    bases = table[table.policy == table.baseline][[*KEYS, "jit", *names]].rename(columns=names)
-    own = table[table.policy != table.baseline].merge(bases, on=[*KEYS, "jit", "baseline"])
+    bases = table[table.policy == table.baseline][[*KEYS, *names]].rename(columns=names)
+    own = table[table.policy != table.baseline].merge(bases, on=[*KEYS, "baseline"])
     own = own[(own.batch_size >= own.base_too_large) & (own.low > 1) & (own.speedup.round(2) > 1)]
     # As an array: of no rows a list would choose no columns.
     own = own[np.array([not validity.invalid(flags, "time") for flags in own["flags"]], bool)]
     found = accuracy.differences(tables)
     worse = set(found.candidate[found.verdict.isin(WORSE)])
-    own = own[~own.policy.isin(worse)].sort_values("speedup", ascending=False, kind="stable")
-    places = wording.places(own.assign(batch_size=0)) if len(own) > 1 else [""] * len(own)
-    return own.assign(place=[place.removeprefix("batch size 0").strip(", ") for place in places])
+    own = own[~own.policy.isin(worse) & memory.is_relied_on(tables)]
+    fed = own[own.input_mode != "resident"]  # on one batch nobody trains
+    own = fed if (tables.ok.input_mode != "resident").any() else own
+    own = own.sort_values("speedup", ascending=False, kind="stable")
+    defaults = tables.ok.groupby("gpu_model").default_policy.first()
+    alike = own.assign(batch_size=0, gpu_model="")
+    places = wording.places(alike) if len(own) > 1 else [""] * len(own)
+    named = [place.removeprefix("batch size 0").strip(", ") for place in places]
+    return own.assign(place=named, default_policy=own.gpu_model.map(defaults))
 
 
 def title(tables: Tables) -> str:
-    """`bfloat16 trains 2.13× faster than float32 on A100 at batch size 128, for which ...`."""
-    best = gains(tables).iloc[0]
-    where = f" {wording.at(best.place)}" * bool(best.place)
-    return (
-        f"{best.policy} {wording.DOES[best.phase]} {wording.factor(best.speedup)}× faster than "
-        f"{wording.default_name(best.baseline)} on {best.gpu_model}{where}, {_room(best)}"
-    )
+    """`bfloat16 trains 2.13× faster than float32 on A100, at batch size 128, for which ...`."""
+    row = gains(tables).iloc[0].to_dict()
+    return f"{row['policy']} {_faster(row, row['place'])} than {_base(row)} on {row['gpu_model']}, {_room(row)}"
 
 
 def advice(tables: Tables) -> str:
     """What to do about the largest of these gains, of which no accuracy is compared."""
-    best = gains(tables).iloc[0]
-    own = "training" if best.phase == "train" else "model"
+    row = gains(tables).iloc[0].to_dict()
+    own = "training" if row["phase"] == "train" else "model"
+    first = ""
+    if row["baseline"] != row["default_policy"]:
+        name = verbatim(wording.default_name(row["default_policy"]))
+        first = f"measure {name}, the default here, which may gain as much, before you "
     return (
-        f"use **{best.policy}** {_room(best)}, and look at what it learns in your own {own}: "
-        "accuracies at two batch sizes were not compared."
+        f"{first}use **{row['policy']}** {_room(row)}, and look at what it learns in your own "
+        f"{own}: accuracies at two batch sizes were not compared."
     )
 
 
 def sentence(tables: Tables) -> str:
     """All of these gains with their intervals; empty where there is none."""
-    rows = gains(tables).to_dict("records")
-    if not rows:
-        return ""
+    table = gains(tables)
+    devices = table.gpu_model.map(lambda name: f" on {verbatim(name)}")
+    table = table.assign(device=devices if devices.nunique() > 1 else "")
     said = [
-        f"**{row['policy']}** {wording.DOES[row['phase']]} {wording.factor(row['speedup'])}× faster"
-        f"{' ' * bool(row['place'])}{wording.at(verbatim(row['place'])) if row['place'] else ''} "
-        f"{_room(pd.Series(row))}, than {wording.default_name(row['baseline'])} at its best, "
-        f"{row['base_size']:,} {wording.ends(row['low'], row['high'])}"
-        for row in rows
+        f"**{row['policy']}** {_faster(row, verbatim(row['place']))}{row['device']} {_room(row)}, than {_base(row)} at its "
+        f"best, {row['base_size']:,} {wording.ends(row['low'], row['high'])}"
+        for row in table.to_dict("records")
     ]
-    return f"Each at its best batch size: {'; '.join(said)}."
+    return f"Each at its best batch size: {'; '.join(said)}." if said else ""
 
 
-def _room(row: pd.Series) -> str:
+def _faster(row: Mapping[str, Any], place: str) -> str:
+    """`trains 2.13× faster`, with what tells the point from others."""
+    where = f" {wording.at(place)}" if place else ""
+    return f"{wording.DOES[row['phase']]} {wording.factor(row['speedup'])}× faster{where}"
+
+
+def _base(row: Mapping[str, Any]) -> str:
+    strict = wording.strict(row["baseline"], row["default_policy"])
+    return f"{strict}{wording.default_name(row['baseline'])}"
+
+
+def _room(row: Mapping[str, Any]) -> str:
     """`at batch size 128, for which float32 has no memory`."""
-    base = wording.default_name(row.baseline)
-    return f"at batch size {row.batch_size:,}, for which {base} has no memory"
+    base = wording.default_name(row["baseline"])
+    return f"at batch size {row['batch_size']:,}, for which {base} has no memory"

@@ -274,9 +274,8 @@ def largest_batches(tables: Tables) -> pd.Series:
     Of a sweep of one point but for batch sizes; tables have that of others. None where one of the
     runs or attempts may not be relied on.
     """
-    tried, records = tables.attempts, tables.records
-    flags = [*tried.get("flags", ()), *map(validity.together, map(validity.of_record, records))]
-    if tried.empty or not _one_network(tables) or any(map(memory.doubts, flags)):
+    tried = tables.attempts
+    if tried.empty or not _one_network(tables) or not memory.is_relied_on(tables):
         return pd.Series(dtype=int)
     ran = tables.results[tables.results.status.isin(memory.FITTED)]
     fitted = pd.concat([ran, tried[tried.status.isin(memory.FITTED)]])

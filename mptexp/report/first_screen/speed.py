@@ -30,7 +30,7 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
             validation does not know: not to be advised there.
     """
     rows, said = findings.compared(tables), findings.answer(tables)
-    larger = len(larger_batch.gains(tables)) > 0
+    larger = not {key[0] for key in lossy}.issuperset(larger_batch.gains(tables).policy[:1])
     if rows.empty and larger:
         yield Subject(larger_batch.title(tables), said, advice=larger_batch.advice(tables))
     if rows.empty:
@@ -52,9 +52,8 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
         bars = [replace(bar, group=in_words("phase", row["phase"])) for bar, row in named]
     name = speed_advice.strict_baseline(rows) if rows.baseline.nunique() == 1 else "the default"
     title = _speed_title(rows, lost, tables)
-    larger &= not (
-        rows.apply(wording.direction, axis=1)[rows.finding == "faster"] == "faster"
-    ).any()
+    proven = rows[rows.finding == "faster"]
+    larger &= not (proven.speedup.round(2) > 1).any()
     if larger:
         title = larger_batch.title(tables)
     title = _largest(tables) + title

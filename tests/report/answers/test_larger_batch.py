@@ -75,3 +75,36 @@ def test_no_gain_counts_of_a_policy_that_loses_accuracy():
     worse = tables(rows)
     assert larger_batch.gains(worse).empty
     assert "keep" in question.of(worse).advice
+
+
+def test_records_that_may_not_be_relied_on_show_no_lack_of_memory():
+    made = sweep()
+    rows = [dict(r) for r in made.records]
+    for r in rows:  # edited from `failed`
+        if r["status"] == "oom":
+            r["changed"] = True
+    assert larger_batch.sentence(tables(rows)) == ""
+
+
+def test_the_default_that_was_not_measured_is_to_be_measured_first():
+    # The lie of a gain over strict float32, where TF32 is what a user has.
+    rows = [dict(r) for r in sweep().records]
+    for r in rows:
+        if "in_force" in r:
+            r["in_force"] = r["in_force"] | {"default_policy": "tensorfloat32"}
+    subject = question.of(tables(rows))
+    assert "2.00× faster than strict float32 on GPU, at batch size 128" in subject.title
+    assert subject.advice.startswith("measure TF32")
+    assert "before you use **mixed_bfloat16**" in subject.advice
+
+
+def test_each_device_is_named_once():
+    rows = []
+    for name in ("A100", "T4"):
+        for r in sweep(large=2.0 if name == "A100" else 3.0).records:
+            own = r | {"parameters": r["parameters"] | {"gpu_model": name}}
+            rows.append(own | {"run_id": f"{name}-{r['run_id']}"})
+    made = tables(rows)
+    assert larger_batch.title(made).count("T4") == 1
+    said = larger_batch.sentence(made)
+    assert said.index("3.00× faster on T4 at batch") < said.index("2.00× faster on A100 at batch")
