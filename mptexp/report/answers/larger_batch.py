@@ -47,7 +47,8 @@ def gains(tables: Tables) -> pd.DataFrame:
 def title(tables: Tables) -> str:
     """`bfloat16 trains 2.13× faster than float32 on A100, at batch size 128, for which ...`."""
     row = gains(tables).iloc[0].to_dict()
-    return f"{row['policy']} {_faster(row, row['place'])} than {_base(row)} on {row['gpu_model']}, {_room(row)}"
+    faster = f"{row['policy']} {_faster(row, row['place'])} than {_base(row)}"
+    return f"{faster} on {row['gpu_model']}, {_room(row)}"
 
 
 def advice(tables: Tables) -> str:
@@ -70,8 +71,9 @@ def sentence(tables: Tables) -> str:
     devices = table.gpu_model.map(lambda name: f" on {verbatim(name)}")
     table = table.assign(device=devices if devices.nunique() > 1 else "")
     said = [
-        f"**{row['policy']}** {_faster(row, verbatim(row['place']))}{row['device']} {_room(row)}, than {_base(row)} at its "
-        f"best, {row['base_size']:,} {wording.ends(row['low'], row['high'])}"
+        f"**{row['policy']}** {_faster(row, verbatim(row['place']))}{row['device']} {_room(row)}, "
+        f"than {_base(row)} at its best, {row['base_size']:,} "
+        f"{wording.ends(row['low'], row['high'])}"
         for row in table.to_dict("records")
     ]
     return f"Each at its best batch size: {'; '.join(said)}." if said else ""
