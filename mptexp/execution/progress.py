@@ -4,6 +4,7 @@ The bar on a terminal is rich's. A cell has a bar of its own: rich's and tqdm's 
 there, which a saved notebook does not show again.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from mptexp.execution import device_slots, plan
 from mptexp.execution.job import Job
@@ -97,7 +99,8 @@ AGAIN = {
     plan.INTERRUPTED: "the block was interrupted; what it had is kept under superseded",
     plan.FLAGGED: "the comparison is not valid; what it had is kept under superseded",
 }
-Bar = Callable[[int, str], None]  # shows how many runs have ended, and what is at work
+Said = Callable[[], str]
+Bar = Callable[[int, Said], None]  # shows how many runs have ended, and what is at work by now
 
 
 @dataclass
@@ -122,17 +125,26 @@ def bar(console: Console, total: int) -> Iterator[Bar]:
     if Console().is_jupyter:
         yield from _cell_bar(total)
     elif console.is_terminal:
+
+        class SaidColumn(bars.ProgressColumn):
+            """What is said anew each time that the bar is drawn: of a long run the time goes on."""
+
+            max_refresh = 1.0  # seconds
+
+            def render(self, task: bars.Task) -> Text:
+                return Text(task.fields["said"](), no_wrap=True)
+
         columns = (
             bars.MofNCompleteColumn(),
             bars.BarColumn(bar_width=20),
-            bars.TextColumn("{task.description}", markup=False),
+            SaidColumn(),
             bars.TimeElapsedColumn(),
         )
         with bars.Progress(*columns, console=console, transient=True) as shown:
-            task = shown.add_task("", total=total)
-            yield lambda n, text: shown.update(task, completed=n, description=text)
+            task = shown.add_task("", total=total, said=str)
+            yield lambda n, said: shown.update(task, completed=n, said=said)
     else:
-        yield lambda n, text: None
+        yield lambda n, said: None
 
 
 def _cell_bar(total: int) -> Iterator[Bar]:
@@ -141,14 +153,14 @@ def _cell_bar(total: int) -> Iterator[Bar]:
     shown = CellBar(total)
     handle = display(shown, display_id=True)
 
-    def update(ended: int, description: str) -> None:
-        shown.ended, shown.description = ended, description
+    def update(ended: int, said: Said) -> None:
+        shown.ended, shown.description = ended, said()
         handle.update(shown)
 
     try:
         yield update
     finally:  # the bar stays, so that a saved notebook says how far the sweep came
-        update(shown.ended, "")
+        update(shown.ended, str)
 
 
 class Progress:
@@ -165,9 +177,11 @@ class Progress:
         self.costs = plan.Costs(due, sweep)
         self.left = {p.run_id: plan.point(p.run) for p in due}
         self.working: dict[str, str] = {}  # run id -> label of the runs at work
+        self.begun: dict[str, float] = {}  # run id -> when, of the runs at work
+        self.waiting_s: float | None = None  # of those that have not begun
         self.usual = _usual([p.run for p in due], sweep.axes())
         self.width = max(len(self._label(p)) for p in due)
-        self.bar: Bar = lambda n, text: None
+        self.bar: Bar = lambda n, said: None
 
     def _label(self, planned: Planned) -> str:
         run = planned.run
@@ -179,14 +193,18 @@ class Progress:
         """Takes what an executor yields: a run that starts (None) or has ended (its record)."""
         if record is None:
             self.working[planned.run_id] = self._label(planned)
+            self.begun[planned.run_id] = time.monotonic()
+            self._look()
         else:
             self._end(planned, record)
-        self._describe()
+        self.bar(self.ended, self._description)
 
     def _end(self, planned: Planned, record: Mapping[str, Any]) -> None:
         self.ended += 1
         self.costs.add(Planned(planned.run_id, planned.run, record["status"], record["wall_s"]))
         del self.left[planned.run_id]
+        self.begun.pop(planned.run_id, None)
+        self._look()
         counter = f"[{self.ended:>{len(str(self.total))}}/{self.total}]"
         label = self._label(planned).ljust(self.width)
         left = f", {self._left()} left" if self.ended < self.total else ""
@@ -194,20 +212,26 @@ class Progress:
         self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
         self.working.pop(planned.run_id, None)
 
-    def _describe(self) -> None:
-        """Shows beside the bar the run that has been at work longest, and how many others are."""
+    def _description(self) -> str:
+        """Beside the bar: the run that has been at work longest, and how many others are."""
         first, *others = self.working.values() or [""]
         more = f" and {len(others)} more" if others else ""
         # A narrow terminal cuts off the end; the time left stands first so that it stays.
-        text = f"{self._left()} left · {first}{more}" if first else ""
-        self.bar(self.ended, visible(text))
+        return visible(f"{self._left()} left · {first}{more}" if first else "")
+
+    def _look(self) -> None:
+        """Estimates anew what has not begun: of thousands of runs not each time a bar is drawn."""
+        keys = [key for run_id, key in self.left.items() if run_id not in self.begun]
+        self.waiting_s = self.costs.total_s(keys)
 
     def _left(self) -> str:
-        seconds = self.costs.total_s(self.left.values())
-        if seconds is None:
+        own = {run_id: self.costs.run_s(self.left[run_id]) for run_id in self.begun}
+        if self.waiting_s is None or None in own.values():
             return "unknown time"
+        now = time.monotonic()
+        rest = [max(0.0, (s or 0) - (now - self.begun[run_id])) for run_id, s in own.items()]
         # As many as are at work now share what is left.
-        return f"about {duration(seconds / max(1, len(self.working)))}"
+        return f"about {duration((self.waiting_s + sum(rest)) / max(1, len(self.working)))}"
 
 
 def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:

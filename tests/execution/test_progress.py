@@ -1,9 +1,10 @@
 import io
+import time
 
 import pytest
 from rich.console import Console
 
-from mptexp.execution import device_slots
+from mptexp.execution import device_slots, progress
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import CellBar, Output, Progress, duration, expected
 from mptexp.spec.grid import Sweep
@@ -26,17 +27,17 @@ def test_a_duration_in_words(seconds, words):
 def test_a_line_per_run_says_what_tells_it_apart_and_what_is_left():
     console = Console(file=io.StringIO(), width=200)
     due = planned("pending", "pending")
-    progress = Progress(console, due, SWEEP)
+    shown = Progress(console, due, SWEEP)
     for one, status in zip(due, ("ok", "failed"), strict=True):
-        progress.show(one, None)
+        shown.show(one, None)
         record = {"status": status, "error": "[red]odd[/]\x1b", "wall_s": 30.0}
-        progress.show(one, record | {"timing": {"step_s": 0.002}})
+        shown.show(one, record | {"timing": {"step_s": 0.002}})
     first, second = console.file.getvalue().splitlines()
     assert first.startswith(f"[1/2] policy {due[0].run.policy}")
     assert "2.00 ms/step   30.0 s, about 30 s left" in first
     assert second.endswith("failed: [red]odd[/]\\x1b")
     assert "epochs" not in first
-    assert progress.ended == 2
+    assert shown.ended == 2
 
 
 @pytest.mark.parametrize(("gpus", "replicas", "words"), [(1, 1, "20"), (4, 1, "10"), (4, 2, "20")])
@@ -50,6 +51,35 @@ def test_what_runs_side_by_side_is_announced_so(monkeypatch, gpus, replicas, wor
         for p in planned("pending", "pending")
     ]
     assert expected(due, sweep) == f"about {words} min"
+
+
+def test_the_time_of_a_long_run_goes_on_while_it_works(monkeypatch):
+    # The lie: "about 60 min left", until the last run of an hour had ended.
+    clock, shown = [1000.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    due = planned("pending", "pending")
+    hourly = SWEEP.model_copy(update={"expected_run_s": 3600.0})
+    bar = Progress(Console(file=io.StringIO()), due, hourly)
+    bar.bar = lambda n, said: shown.append(said)
+    bar.show(due[0], None)
+    said = shown[-1]
+    assert said().startswith("about 2.0 h left · policy")
+    clock[0] += 1920
+    assert said().startswith("about 88 min left")
+    clock[0] += 3600  # longer than expected: the other still takes its own
+    assert said().startswith("about 60 min left")
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_the_bar_on_a_terminal_says_what_holds_by_now(width):
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    texts = iter(["about 60 min left [red]", *["about 59 min left"] * 99])
+    with progress.bar(console, 3) as update:
+        update(1, lambda: next(texts))
+        time.sleep(1.5)
+    drawn = console.file.getvalue()
+    assert "about 60 min left [red]"[: width - 30] in drawn
+    assert "about 59" in drawn
 
 
 def test_a_cells_bar_is_text():
