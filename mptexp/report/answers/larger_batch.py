@@ -65,15 +65,23 @@ def advice(tables: Tables) -> str:
     )
 
 
+def label(row: Mapping[str, Any]) -> str:
+    """A gain in a chart whose other bars compare policies at one batch size."""
+    base = wording.default_name(row["baseline"])
+    place = f", {row['place']}" * bool(row["place"])
+    return (
+        f"{row['policy']}{place}, batch size {row['batch_size']:,} ({base}: {row['base_size']:,})"
+    )
+
+
 def sentence(tables: Tables) -> str:
     """All of these gains with their intervals; empty where there is none."""
     table = gains(tables)
     devices = table.gpu_model.map(lambda name: f" on {verbatim(name)}")
     table = table.assign(device=devices if devices.nunique() > 1 else "")
     said = [
-        f"**{row['policy']}** {_faster(row, verbatim(row['place']))}{row['device']} {_room(row)}, "
-        f"than {_base(row)} at its best, {row['base_size']:,} "
-        f"{wording.ends(row['low'], row['high'])}"
+        f"**{row['policy']}** {_room(row)}, {_faster(row, verbatim(row['place']))}{row['device']} "
+        f"{wording.ends(row['low'], row['high'])} than {_base(row)} at {row['base_size']:,}"
         for row in table.to_dict("records")
     ]
     return f"Each at its best batch size: {'; '.join(said)}." if said else ""

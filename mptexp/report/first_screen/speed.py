@@ -32,7 +32,10 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
     rows, said = findings.compared(tables), findings.answer(tables)
     larger = not {key[0] for key in lossy}.issuperset(larger_batch.gains(tables).policy[:1])
     if rows.empty and larger:
-        yield Subject(larger_batch.title(tables), said, advice=larger_batch.advice(tables))
+        row = larger_batch.gains(tables).iloc[0].to_dict()
+        title, advice = larger_batch.title(tables), larger_batch.advice(tables)
+        bars = [bar_of(row, larger_batch.label(row))]
+        yield Subject(title, said, bars, wording.default_name(row["baseline"]), advice=advice)
     if rows.empty:
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
@@ -56,6 +59,8 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
     larger &= not (proven.speedup.round(2) > 1).any()
     if larger:
         title = larger_batch.title(tables)
+        gains = larger_batch.gains(tables).to_dict("records")
+        bars += [bar_of(row, larger_batch.label(row)) for row in gains]
     title = _largest(tables) + title
     loses = [key in lossy for key in rows[["policy", *POINT]].itertuples(index=False, name=None)]
     judged = rows.assign(verdict=rows.verdict.mask(loses, "lower"))

@@ -36,9 +36,13 @@ def test_a_gain_that_memory_alone_brings_is_the_answer():
     assert subject.advice.startswith("use **mixed_bfloat16** at batch size 128, for which float32")
     first = findings.answer(made)[0]
     assert first.startswith("Inconclusive")
-    assert "Each at its best batch size: **mixed_bfloat16** trains 2.00× faster at batch" in first
     (row,) = larger_batch.gains(made).to_dict("records")
-    assert f"float32 at its best, 32 [{row['low']:.2f}, {row['high']:.2f}]" in first
+    assert first.endswith(
+        "Each at its best batch size: **mixed_bfloat16** at batch size 128, for which float32 has "
+        f"no memory, trains 2.00× faster [{row['low']:.2f}, {row['high']:.2f}] than float32 at 32."
+    )
+    assert subject.bars[-1].label == "mixed_bfloat16, batch size 128 (float32: 32)"
+    assert (subject.bars[-1].value, subject.bars[-1].finding) == (row["speedup"], "faster")
 
 
 def test_what_gains_at_the_same_batch_too_stays_the_title():
@@ -55,6 +59,7 @@ def test_nothing_at_all_at_the_same_batch_is_no_reason_for_silence():
     subject = question.of(tables(rows))
     assert "2.00× faster than float32 on GPU, at batch size 128" in subject.title
     assert subject.sentences[0].startswith("Each at its best batch size: ")
+    assert [bar.finding for bar in subject.bars] == ["faster"]
 
 
 @pytest.mark.parametrize(
@@ -107,4 +112,4 @@ def test_each_device_is_named_once():
     made = tables(rows)
     assert larger_batch.title(made).count("T4") == 1
     said = larger_batch.sentence(made)
-    assert said.index("3.00× faster on T4 at batch") < said.index("2.00× faster on A100 at batch")
+    assert said.index("3.00× faster on T4 [") < said.index("2.00× faster on A100 [")
