@@ -9,7 +9,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, memory, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
-from mptexp.report.text import wording
+from mptexp.report.text import measures, wording
 from mptexp.report.text.wording import verbatim
 
 KEYS = [name for name in POINT if name != "batch_size"]
@@ -45,10 +45,13 @@ def gains(tables: Tables) -> pd.DataFrame:
 
 
 def title(tables: Tables) -> str:
-    """`bfloat16 trains 2.13× faster than float32 on A100, at batch size 128, for which ...`."""
+    """`bfloat16 at batch size 128, where float32 runs out of memory, trains 2.13× faster than ...`.
+
+    Both sides have their batch size: at that of the title there is no other side.
+    """
     row = gains(tables).iloc[0].to_dict()
-    faster = f"{row['policy']} {_faster(row, row['place'])} than {_base(row)}"
-    return f"{faster} on {row['gpu_model']}, {_room(row)}"
+    own = f"{row['policy']} {_room(row)}, {_faster(row, row['place'])}"
+    return f"{own} than {_base(row)} at {row['base_size']:,} on {row['gpu_model']}"
 
 
 def advice(tables: Tables) -> str:
@@ -59,9 +62,10 @@ def advice(tables: Tables) -> str:
     if row["baseline"] != row["default_policy"]:
         name = verbatim(wording.default_name(row["default_policy"]))
         first = f"measure {name}, the default here, which may gain as much, before you "
+    measure = measures.of(row["dataset"]).name
     return (
-        f"{first}use **{row['policy']}** {_room(row)}, and look at what it learns in your own "
-        f"{own}: accuracies at two batch sizes were not compared."
+        f"{first}use **{row['policy']}** {_room(row)}, and look at its {measure} in your own "
+        f"{own}: at that batch size there is none to compare it with."
     )
 
 
@@ -99,6 +103,6 @@ def _base(row: Mapping[str, Any]) -> str:
 
 
 def _room(row: Mapping[str, Any]) -> str:
-    """`at batch size 128, for which float32 has no memory`."""
+    """`at batch size 128, where float32 runs out of memory`."""
     base = wording.default_name(row["baseline"])
-    return f"at batch size {row['batch_size']:,}, for which {base} has no memory"
+    return f"at batch size {row['batch_size']:,}, where {base} runs out of memory"

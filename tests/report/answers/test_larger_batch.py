@@ -30,16 +30,17 @@ def test_a_gain_that_memory_alone_brings_is_the_answer():
     made = sweep()
     subject = question.of(made)
     assert subject.title == (
-        "mixed_bfloat16 trains 2.00× faster than float32 on GPU, at batch size 128, for which "
-        "float32 has no memory"
+        "mixed_bfloat16 at batch size 128, where float32 runs out of memory, trains 2.00× faster "
+        "than float32 at 32 on GPU"
     )
-    assert subject.advice.startswith("use **mixed_bfloat16** at batch size 128, for which float32")
+    assert subject.advice.startswith("use **mixed_bfloat16** at batch size 128, where float32 runs")
     first = findings.answer(made)[0]
     assert first.startswith("Inconclusive")
     (row,) = larger_batch.gains(made).to_dict("records")
     assert first.endswith(
-        "Each at its best batch size: **mixed_bfloat16** at batch size 128, for which float32 has "
-        f"no memory, trains 2.00× faster [{row['low']:.2f}, {row['high']:.2f}] than float32 at 32."
+        "Each at its best batch size: **mixed_bfloat16** at batch size 128, where float32 "
+        f"runs out of memory, trains 2.00× faster [{row['low']:.2f}, {row['high']:.2f}] than "
+        "float32 at 32."
     )
     assert subject.bars[-1].label == "mixed_bfloat16, batch size 128 (float32: 32)"
     assert (subject.bars[-1].value, subject.bars[-1].finding) == (row["speedup"], "faster")
@@ -57,7 +58,7 @@ def test_nothing_at_all_at_the_same_batch_is_no_reason_for_silence():
     alone = made.results[(made.results.policy == MIXED) & (made.results.batch_size == 32)]
     rows = [r for r in made.records if r["run_id"] not in set(alone.run_id)]
     subject = question.of(tables(rows))
-    assert "2.00× faster than float32 on GPU, at batch size 128" in subject.title
+    assert "at batch size 128, where float32 runs out of memory" in subject.title
     assert subject.sentences[0].startswith("Each at its best batch size: ")
     assert [bar.finding for bar in subject.bars] == ["faster"]
 
@@ -98,7 +99,7 @@ def test_the_default_that_was_not_measured_is_to_be_measured_first():
         if "in_force" in r:
             r["in_force"] = r["in_force"] | {"default_policy": "tensorfloat32"}
     subject = question.of(tables(rows))
-    assert "2.00× faster than strict float32 on GPU, at batch size 128" in subject.title
+    assert "2.00× faster than strict float32 at 32 on GPU" in subject.title
     assert subject.advice.startswith("measure TF32")
     assert "before you use **mixed_bfloat16**" in subject.advice
 
