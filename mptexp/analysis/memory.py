@@ -10,7 +10,7 @@ from mptexp.records import store
 
 COMPARED = ["baseline", "candidate", "ratio", "low", "high", "blocks"]
 FITTED = ("ok", "diverged")  # how a run ends that had room for its batch
-# Flags of a run of which it is doubtful whether its batch fits: another had its share of memory.
+# Flags of a run of which it is doubtful whether its batch fits, alone on its device.
 DOUBTFUL = ("in parallel", store.CHANGED, validity.unproven("memory limit"))
 
 
@@ -20,7 +20,7 @@ def doubts(flags: str) -> list[str]:
 
 
 def is_relied_on(tables: Tables) -> bool:
-    """Whether it is beyond doubt of all runs and attempts which had memory, and which had not."""
+    """Whether every run and attempt of a sweep shows reliably if there was memory for its batch."""
     runs = map(validity.together, map(validity.of_record, tables.records))
     return not any(map(doubts, [*tables.attempts.get("flags", ()), *runs]))
 

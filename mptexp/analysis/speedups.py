@@ -203,6 +203,10 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     return table.assign(**ratios, **more)[[*columns[:-1], *ratios, "blocks", "flags", "claimed"]]
 
 
+ASKED = {"on": True, "off": False}  # what a run was told of jit -> whether XLA is on
+ON_OFF = (True, False)
+
+
 class _AtBest:
     """Ratios of policies each at its own best batch size.
 
@@ -221,12 +225,15 @@ class _AtBest:
         by_block = runs.drop_duplicates([*own, "block"]).set_index("block")
         self.runs = dict(list(by_block.groupby(list(own))))
         self.sizes = ended.groupby(list(own)).batch_size.agg(set).to_dict()
-        # A run that ended before it was compiled does not tell its jit.
-        self.named = [k for k, name in enumerate(own) if name != "jit"]
-        known = [own[k] for k in self.named]
-        tried = [table for table in (ended, tables.attempts) if len(table)]
-        out = pd.concat([table[table.status == "oom"] for table in tried]) if tried else ended
-        self.too_large = out.groupby(known).batch_size.min().to_dict() if len(out) else {}
+        # Where it is left to the backend whether XLA is on, an attempt that ended before it was
+        # compiled does not tell: it is one of both.
+        out = [ended[ended.status == "oom"]]
+        if len(tables.attempts):
+            tried = tables.attempts[tables.attempts.status == "oom"]
+            asked = tried.jit.map(lambda jit: [ASKED.get(jit, jit)] if jit != "auto" else [*ON_OFF])
+            out.append(tried.assign(jit=asked).explode("jit"))
+        every = pd.concat([table for table in out if len(table)] or out)
+        self.too_large = every.groupby(list(own)).batch_size.min().to_dict()
 
     def ratio(self, point: tuple, policy: str, baseline: str) -> tuple[Contrast, str, Ends | None]:
         """Throughput over the baseline's, the flag that takes its claim, and the ends it has."""
@@ -249,7 +256,7 @@ class _AtBest:
 
     def least_too_large(self, key: tuple, unknown: float) -> float:
         """The smallest batch size for which a policy had no memory, in a run or an attempt."""
-        return float(self.too_large.get(tuple(key[k] for k in self.named), unknown))
+        return float(self.too_large.get(tuple(key), unknown))
 
 
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -261,12 +268,11 @@ def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 def with_jit(results: pd.DataFrame) -> pd.DataFrame:
     """Fills in the jit of runs that ended before they were compiled: as like runs had it."""
-    asked = {"on": True, "off": False}
     keys = [name for name in POINT if name not in ("batch_size", "jit")]
     ok = results[results.status == "ok"]
     known = {point: jit.iloc[0] for point, jit in ok.groupby(keys).jit if jit.nunique() == 1}
     points = results[keys].itertuples(index=False, name=None)
     pairs = zip(points, results.jit, strict=True)
     return results.assign(
-        jit=[known.get(p, j) if j == "auto" else asked.get(j, j) for p, j in pairs]
+        jit=[known.get(p, j) if j == "auto" else ASKED.get(j, j) for p, j in pairs]
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mptexp.execution.job import Job
 
 
-# Beside a time that does not count what finds it.
+# Follows an estimate that does not count them.
 SEARCH = ", without the search for the largest batches and the runs at those that it finds"
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from mptexp.execution import device_slots, plan
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
+from mptexp.spec.devices import same_model
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 from mptexp.spec.terminal import plain, visible
@@ -79,9 +80,11 @@ def expected(planned: Sequence[Planned], sweep: Sweep) -> str:
     if seconds is None:
         return "unknown until the first run has ended"
     due = [p.run for p in planned if p.due]
-    alone = all(run.replicas == 1 for run in due)
-    at_once = min(len(device_slots.slots()), len(due)) if alone else 1
-    return f"about {duration(seconds / max(1, at_once))}"
+    models = {run.gpu_model for run in due}
+    if len(models) != 1 or any(run.replicas > 1 for run in due):  # which share devices unevenly
+        return f"about {duration(seconds)}"
+    here = sum(same_model(next(iter(models)), slot.model) for slot in device_slots.slots())
+    return f"about {duration(seconds / max(1, min(here, len(due))))}"
 
 
 def duration(seconds: float) -> str:
@@ -129,8 +132,6 @@ def bar(console: Console, total: int) -> Iterator[Bar]:
         class SaidColumn(bars.ProgressColumn):
             """What is said anew each time that the bar is drawn: of a long run the time goes on."""
 
-            max_refresh = 1.0  # seconds
-
             def render(self, task: bars.Task) -> Text:
                 return Text(task.fields["said"](), no_wrap=True)
 
@@ -176,9 +177,9 @@ class Progress:
         self.console, self.ended, self.total = console, 0, len(due)
         self.costs = plan.Costs(due, sweep)
         self.left = {p.run_id: plan.point(p.run) for p in due}
-        self.working: dict[str, str] = {}  # run id -> label of the runs at work
-        self.begun: dict[str, float] = {}  # run id -> when, of the runs at work
-        self.waiting_s: float | None = None  # of those that have not begun
+        self.begun: dict[str, tuple[str, float]] = {}  # run id -> label, when: of those at work
+        # What the bar shows, which another thread draws: replaced as a whole, never changed.
+        self.shown = Shown()
         self.usual = _usual([p.run for p in due], sweep.axes())
         self.width = max(len(self._label(p)) for p in due)
         self.bar: Bar = lambda n, said: None
@@ -192,46 +193,66 @@ class Progress:
     def show(self, planned: Planned, record: Mapping[str, Any] | None) -> None:
         """Takes what an executor yields: a run that starts (None) or has ended (its record)."""
         if record is None:
-            self.working[planned.run_id] = self._label(planned)
-            self.begun[planned.run_id] = time.monotonic()
+            self.begun[planned.run_id] = self._label(planned), time.monotonic()
             self._look()
         else:
             self._end(planned, record)
-        self.bar(self.ended, self._description)
+        self.bar(self.ended, lambda: self.shown.text())
 
     def _end(self, planned: Planned, record: Mapping[str, Any]) -> None:
         self.ended += 1
         self.costs.add(Planned(planned.run_id, planned.run, record["status"], record["wall_s"]))
         del self.left[planned.run_id]
         self.begun.pop(planned.run_id, None)
+        workers = len(self.shown.at_work)  # as many as before: another run takes its place
         self._look()
         counter = f"[{self.ended:>{len(str(self.total))}}/{self.total}]"
         label = self._label(planned).ljust(self.width)
-        left = f", {self._left()} left" if self.ended < self.total else ""
+        left = f", {self.shown.left(workers)} left" if self.ended < self.total else ""
         text = plain(f"{counter} {label}  {_outcome(record)}{left}")
         self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
-        self.working.pop(planned.run_id, None)
-
-    def _description(self) -> str:
-        """Beside the bar: the run that has been at work longest, and how many others are."""
-        first, *others = self.working.values() or [""]
-        more = f" and {len(others)} more" if others else ""
-        # A narrow terminal cuts off the end; the time left stands first so that it stays.
-        return visible(f"{self._left()} left · {first}{more}" if first else "")
 
     def _look(self) -> None:
-        """Estimates anew what has not begun: of thousands of runs not each time a bar is drawn."""
-        keys = [key for run_id, key in self.left.items() if run_id not in self.begun]
-        self.waiting_s = self.costs.total_s(keys)
+        """Estimates anew: of thousands of runs not each time that the bar is drawn."""
+        waiting = [key for run_id, key in self.left.items() if run_id not in self.begun]
+        at_work = [
+            (label, begun, self.costs.run_s(self.left[run_id]))
+            for run_id, (label, begun) in self.begun.items()
+        ]
+        self.shown = Shown(tuple(at_work), self.costs.total_s(waiting))
 
-    def _left(self) -> str:
-        own = {run_id: self.costs.run_s(self.left[run_id]) for run_id in self.begun}
-        if self.waiting_s is None or None in own.values():
+
+@dataclass(frozen=True)
+class Shown:
+    """What stands beside the bar.
+
+    Attributes:
+        at_work: label, beginning (of time.monotonic) and estimated seconds of each run at work, the
+            one that has been longest first; None where nothing is known.
+        waiting_s: estimated seconds of all that have not begun; None where nothing is known.
+    """
+
+    at_work: tuple[tuple[str, float, float | None], ...] = ()
+    waiting_s: float | None = 0.0
+
+    def text(self) -> str:
+        """The time left by now, the run that has been at work longest, and how many others are."""
+        if not self.at_work:
+            return ""
+        first, *others = [label for label, _, _ in self.at_work]
+        more = f" and {len(others)} more" if others else ""
+        # A narrow terminal cuts off the end; the time left stands first so that it stays.
+        return visible(f"{self.left()} left · {first}{more}")
+
+    def left(self, workers: int | None = None) -> str:
+        """`about 3 min`: what is left is shared by as many as are at work, or as are given."""
+        now, rest = time.monotonic(), self.waiting_s
+        for _, begun, seconds in self.at_work:
+            known = rest is not None and seconds is not None
+            rest = rest + max(0.0, seconds - (now - begun)) if known else None
+        if rest is None:
             return "unknown time"
-        now = time.monotonic()
-        rest = [max(0.0, (s or 0) - (now - self.begun[run_id])) for run_id, s in own.items()]
-        # As many as are at work now share what is left.
-        return f"about {duration((self.waiting_s + sum(rest)) / max(1, len(self.working)))}"
+        return f"about {duration(rest / max(1, workers or len(self.at_work)))}"
 
 
 def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:

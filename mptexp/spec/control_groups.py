@@ -36,7 +36,7 @@ def _places(controller: str, root: Path) -> list[tuple[Path, PurePosixPath]]:
 
 
 def _bases(controller: str, root: Path) -> list[Path]:
-    """Where a controller of version 1 is mounted; where all of version 2 are, alone or beside."""
+    """Where a controller of version 1 is mounted; of version 2, alone or beside version 1."""
     every = root / "sys/fs/cgroup"
     return [every / controller] if controller else [every, every / "unified"]
 

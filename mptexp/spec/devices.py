@@ -127,13 +127,20 @@ def hides_gpus() -> bool:
     """
     import pynvml
 
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         pynvml.nvmlInit()
-        _handle(first)
-    except (pynvml.NVMLError, ValueError):
-        return "CUDA_VISIBLE_DEVICES" in os.environ
-    return False
+        handles = [_handle(str(k)) for k in range(pynvml.nvmlDeviceGetCount())]
+        uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    except pynvml.NVMLError:  # of which GPUs there are, nothing is known
+        return False
+    if given is None or not uuids:
+        return False
+    first = given.split(",")[0].strip()
+    if first.isdigit():
+        return int(first) >= len(uuids)
+    # A UUID may be cut short; a part of a GPU (MIG) has another.
+    return not (first.startswith("MIG-") or (first and any(u.startswith(first) for u in uuids)))
 
 
 def _handle(name: str) -> Any:

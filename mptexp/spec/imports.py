@@ -96,13 +96,16 @@ class Lazy:
 
     Args:
         name: of the module.
-        unused: a package that it would import only because it is there, see `without`.
+        unused: a package that it would import only because it is there, see `without`; what the
+            module does with it, it then does without, to the end of the process.
     """
 
     def __init__(self, name: str, unused: str | None = None) -> None:
         self._name, self._unused = name, unused
 
     def __getattr__(self, name: str) -> Any:
-        with without(self._unused) if self._unused else nullcontext():
-            module = importlib.import_module(self._name)
+        module = sys.modules.get(self._name)
+        if module is None:
+            with without(self._unused) if self._unused else nullcontext():
+                module = importlib.import_module(self._name)
         return getattr(module, name)

@@ -14,6 +14,7 @@ IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".p
 TRAIN = ("train", "training")
 VALIDATE = ("val", "validation", "valid", "validate", "dev", "eval", "test", "testing")
 LeftOut = dict[str, list[Path]]  # by the reason
+LINKS = "links to folders"
 
 
 def below(folder: Path, left_out: LeftOut | None = None) -> Iterator[str]:
@@ -42,7 +43,7 @@ def below(folder: Path, left_out: LeftOut | None = None) -> Iterator[str]:
             inner.clear()
             continue
         for name in [*inner]:
-            link = "links to folders" if os.path.islink(here / name) else ""
+            link = LINKS if os.path.islink(here / name) else ""
             if why := "hidden folders" if name.startswith(".") else link:
                 left_out.setdefault(why, []).append(here / name)
                 inner.remove(name)

@@ -47,9 +47,15 @@ def test_what_runs_side_by_side_is_announced_so(monkeypatch, gpus, replicas, wor
     monkeypatch.setattr(device_slots, "slots", lambda: slots)
     sweep = SWEEP.model_copy(update={"expected_run_s": 600.0})
     due = [
-        Planned(p.run_id, p.run.model_copy(update={"replicas": replicas}), "pending")
+        Planned(
+            p.run_id,
+            p.run.model_copy(update={"replicas": replicas, "gpu_model": "A100"}),
+            "pending",
+        )
         for p in planned("pending", "pending")
     ]
+    assert expected(due, sweep) == f"about {words} min"
+    slots.append(device_slots.Slot("T4", "GPU-9"))  # which takes none of them
     assert expected(due, sweep) == f"about {words} min"
 
 

@@ -78,8 +78,8 @@ def test_a_variable_that_hides_the_gpus_is_the_cause_that_is_named(nvml):
         "print(e.advice('tensorflow', cpu | quiet)[0])"
     )
     known = os.environ | {"LD_LIBRARY_PATH": str(nvml)}
-    for value in ("", "-1", "3", "7,0", "0", "0,7", None):
-        hidden = value in ("", "-1", "3", "7,0")
+    for value in ("", "-1", "3", "7,0", "GPU-of-nobody", "0", "0,7", "G", "MIG-1", None):
+        hidden = value in ("", "-1", "3", "7,0", "GPU-of-nobody")
         environ = {**known, "CUDA_VISIBLE_DEVICES": value} if value is not None else known
         words = [sys.executable, "-c", program]
         said = subprocess.run(words, env=environ, capture_output=True, text=True).stdout

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, loss_scale, points, speedups, validity
+from mptexp.analysis import accuracy, emulated, loss_scale, memory, points, speedups, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import measures, wording
 from mptexp.report.text.wording import INCONCLUSIVE
@@ -340,6 +340,8 @@ def _no_master(point: emulated.Point) -> bool:
 
 def _larger_batches(tables: Tables) -> Finding:
     """Decided where one of two policies ran at a batch size at which the other had no memory."""
+    if not memory.is_relied_on(tables):
+        return NOTHING
     results = tables.results
     if len(tables.attempts):  # those to find the largest batch
         results = pd.concat([results, tables.attempts[tables.attempts.status == "oom"]])

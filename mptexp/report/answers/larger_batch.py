@@ -13,22 +13,25 @@ from mptexp.report.text import measures, wording
 from mptexp.report.text.wording import verbatim
 
 KEYS = [name for name in POINT if name != "batch_size"]
-WORSE = ("lower", "diverged")  # verdicts on accuracy at any batch size that take the gain's worth
+WORSE = ("lower", "diverged")  # verdicts on accuracy, at any batch size, that make it worthless
 
 
 @once
 def gains(tables: Tables) -> pd.DataFrame:
     """The gains that are proven, the largest first, as rows of `speedups.best_batches`.
 
-    Each policy is at its own best batch size. With base_size, that of the baseline, and
-    default_policy, the device's; place tells a row from the others, within those of its device.
-    Not of policies that are known to lose accuracy; none where it is doubtful what had no memory.
+    Each policy is at its own best batch size, at which no run of the baseline had room. With
+    base_size, that of the baseline, and default_policy, the device's; place and device tell a row
+    from the others of the sweep, and are empty where it has one. Not of policies that are known to
+    lose accuracy; none where it is doubtful what had no memory.
     """
-    table = tables.best_batches
-    names = {"policy": "baseline", "batch_size": "base_size", "too_large": "base_too_large"}
+    table = _told_apart(tables.best_batches)
+    names = {"policy": "baseline", "batch_size": "base_size", "largest": "base_largest"}
+    names["too_large"] = "base_too_large"
     bases = table[table.policy == table.baseline][[*KEYS, *names]].rename(columns=names)
     own = table[table.policy != table.baseline].merge(bases, on=[*KEYS, "baseline"])
-    own = own[(own.batch_size >= own.base_too_large) & (own.low > 1) & (own.speedup.round(2) > 1)]
+    own = own[(own.batch_size >= own.base_too_large) & (own.batch_size > own.base_largest)]
+    own = own[(own.low > 1) & (own.speedup.round(2) > 1)]
     # As an array: of no rows a list would choose no columns.
     own = own[np.array([not validity.invalid(flags, "time") for flags in own["flags"]], bool)]
     found = accuracy.differences(tables)
@@ -36,12 +39,17 @@ def gains(tables: Tables) -> pd.DataFrame:
     own = own[~own.policy.isin(worse) & memory.is_relied_on(tables)]
     fed = own[own.input_mode != "resident"]  # on one batch nobody trains
     own = fed if (tables.ok.input_mode != "resident").any() else own
-    own = own.sort_values("speedup", ascending=False, kind="stable")
     defaults = tables.ok.groupby("gpu_model").default_policy.first()
-    alike = own.assign(batch_size=0, gpu_model="")
-    places = wording.places(alike) if len(own) > 1 else [""] * len(own)
+    own = own.assign(default_policy=own.gpu_model.map(defaults))
+    return own.sort_values("speedup", ascending=False, kind="stable")
+
+
+def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their place and device, where the table has several."""
+    places, devices = wording.places(table.assign(batch_size=0, gpu_model="")), table.gpu_model
     named = [place.removeprefix("batch size 0").strip(", ") for place in places]
-    return own.assign(place=named, default_policy=own.gpu_model.map(defaults))
+    several = devices.nunique() > 1
+    return table.assign(place=named, device=devices if several else "")
 
 
 def title(tables: Tables) -> str:
@@ -50,7 +58,8 @@ def title(tables: Tables) -> str:
     Both sides have their batch size: at that of the title there is no other side.
     """
     row = gains(tables).iloc[0].to_dict()
-    own = f"{row['policy']} {_room(row)}, {_faster(row, row['place'])}"
+    place = f"{wording.at(row['place'])} " if row["place"] else ""
+    own = f"{row['policy']} {place}{_room(row)}, {_faster(row)}"
     return f"{own} than {_base(row)} at {row['base_size']:,} on {row['gpu_model']}"
 
 
@@ -63,9 +72,10 @@ def advice(tables: Tables) -> str:
         name = verbatim(wording.default_name(row["default_policy"]))
         first = f"measure {name}, the default here, which may gain as much, before you "
     measure = measures.of(row["dataset"]).name
+    what = f"use **{row['policy']}** {_there(row)}{_room(row)}"
     return (
-        f"{first}use **{row['policy']}** {_room(row)}, and look at its {measure} in your own "
-        f"{own}: at that batch size there is none to compare it with."
+        f"{first}{what}, and look at its {measure} in your own {own}: at that batch size there is "
+        "none to compare it with."
     )
 
 
@@ -80,21 +90,23 @@ def label(row: Mapping[str, Any]) -> str:
 
 def sentence(tables: Tables) -> str:
     """All of these gains with their intervals; empty where there is none."""
-    table = gains(tables)
-    devices = table.gpu_model.map(lambda name: f" on {verbatim(name)}")
-    table = table.assign(device=devices if devices.nunique() > 1 else "")
     said = [
-        f"**{row['policy']}** {_room(row)}, {_faster(row, verbatim(row['place']))}{row['device']} "
+        f"**{row['policy']}** {_there(row)}{_room(row)}, {_faster(row)} "
         f"{wording.ends(row['low'], row['high'])} than {_base(row)} at {row['base_size']:,}"
-        for row in table.to_dict("records")
+        for row in gains(tables).to_dict("records")
     ]
     return f"Each at its best batch size: {'; '.join(said)}." if said else ""
 
 
-def _faster(row: Mapping[str, Any], place: str) -> str:
-    """`trains 2.13× faster`, with what tells the point from others."""
-    where = f" {wording.at(place)}" if place else ""
-    return f"{wording.DOES[row['phase']]} {wording.factor(row['speedup'])}× faster{where}"
+def _faster(row: Mapping[str, Any]) -> str:
+    """`trains 2.13× faster`."""
+    return f"{wording.DOES[row['phase']]} {wording.factor(row['speedup'])}× faster"
+
+
+def _there(row: Mapping[str, Any]) -> str:
+    """`on A100 with model vit `, Markdown: what tells the point from others; empty of one alone."""
+    device = f"on {verbatim(row['device'])} " * bool(row["device"])
+    return device + (f"{wording.at(verbatim(row['place']))} " if row["place"] else "")
 
 
 def _base(row: Mapping[str, Any]) -> str:

@@ -20,23 +20,27 @@ def of(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_replicas(tables)
     if rows.empty:
         return
-    same = "same batch size per replica"
-    if rows.speedup.isna().all():
-        same, strong = "same global batch size", [n for n in rows if n.startswith("strong_")]
+    each = bool(rows.speedup.notna().any())
+    if not each:
+        strong = [name for name in rows if name.startswith("strong_")]
         plain = {name: name.removeprefix("strong_") for name in strong}
         rows = rows.drop(columns=plain.values(), errors="ignore").rename(columns=plain)
     rows = rows[rows.speedup.notna()]
-    labels = _labels(rows, "each" if "per" in same else "in all")
-    base, otherwise = f"1 replica with the {same}", "keep one replica"
+    labels = _labels(rows, each)
+    same = "batch size per replica" if each else "global batch size"
+    base, otherwise = f"1 replica with the same {same}", "keep one replica"
     for subject in ratios.of(rows, labels, base, tables, nothing=NOTHING, otherwise=otherwise):
         said = [*subject.sentences, *[PARTS] * bool(rows.logical.any())]
         yield replace(subject, sentences=said)
 
 
-def _labels(rows: pd.DataFrame, whose: str) -> pd.Series:
-    """`float32, 2 replicas, batch size 32 each`; of parts of one CPU `2 logical replicas`."""
-    of_one = whose == "each"
-    sizes = rows.batch_per_replica if of_one else rows.batch_size
+def _labels(rows: pd.DataFrame, each: bool) -> pd.Series:
+    """`float32, 2 replicas, batch size 32 each`; of parts of one CPU `2 logical replicas`.
+
+    Args:
+        each: whether a batch size is that of each replica, not of all together.
+    """
+    sizes, whose = (rows.batch_per_replica, "each") if each else (rows.batch_size, "in all")
     places = wording.places(rows.assign(batch_size=sizes))
     named = zip(places, sizes, strict=True)
     labels = pd.Series(

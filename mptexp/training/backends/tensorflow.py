@@ -46,7 +46,7 @@ WITHOUT_ONEDNN = (
 )
 READS_TF_DATA = True
 DRAWS_AS_TENSORFLOW = True
-AT_ONCE = 2**20  # bytes of a batch, or of several
+AT_ONCE = 2**20  # bytes that one call of Python reads, of as many batches as that holds
 INTEGER = "int64"
 LABELS = "int64"  # int32 would live on the host
 SEEDS = "int64"

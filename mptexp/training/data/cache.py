@@ -7,6 +7,7 @@ a lock is held, and then renamed, so that it is whole or absent; a damaged one i
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -154,8 +155,8 @@ def kept(
         with _locked(folder):
             meta = _intact(folder) or _make(folder, dataset, what, size, make)
     except OSError as error:
-        # What another user has prepared can be used, though nothing can be written beside it.
-        if isinstance(error, PermissionError) and (known := _intact(folder)):
+        # What was prepared can be used where nothing can be written beside it.
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and (known := _intact(folder)):
             return Prepared(folder, known)
         raise DataError(
             f"dataset {dataset}: cannot be prepared in {cache_dir()}: "
@@ -188,8 +189,6 @@ def _intact(folder: Path) -> dict[str, Any] | None:
         signed = meta.pop("digest") == digest(meta) and meta["key"] == folder.name
         if signed and _files_intact(folder, meta):
             return dict(meta)
-    if folder.exists():
-        print(f"the prepared data in {folder.name} is damaged; it is made again")
     return None
 
 
@@ -227,6 +226,8 @@ def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
 def _make(
     folder: Path, dataset: str, what: str, size: int, make: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
+    if folder.exists():
+        print(f"the prepared data in {folder.name} is damaged; it is made again")
     partial = folder.with_suffix(".partial")
     for left in (partial, folder):  # by a process that was killed, or damaged
         shutil.rmtree(left, ignore_errors=True)

@@ -190,7 +190,7 @@ def _notes(
     linked = [folder for folder in entered if folder.is_symlink()]
     refused: trees.LeftOut = {}
     files = [path for place in (root, *linked) for path in trees.below(place, refused)]
-    unreadable = {path for paths in refused.values() for path in paths}
+    unreadable = {path for why in refused if why != trees.LINKS for path in refused[why]}
     others = [path for path in files if path not in used]
     images = [path for path in others if trees.is_image(path)]
     named = [Path(path) for path in others if not trees.is_image(path)]
@@ -199,7 +199,8 @@ def _notes(
         "class folders without images": [path for path in empty if path not in unreadable],
         "no images by their names": [path for path in named if path not in gone],
         "links to nothing": gone,
-        **{why: [path for path in paths if path not in linked] for why, paths in refused.items()},
+        **refused,
+        trees.LINKS: [path for path in refused.get(trees.LINKS, []) if path not in linked],
     }
     within = Counter(map(os.path.dirname, images))
     tops = {visible(str(Path(top).relative_to(root.parent))): n for top, n in within.items()}

@@ -155,7 +155,7 @@ def _throttle_events(root: Path = Path("/")) -> dict[str, int]:
     if counters:
         events["too hot"] = sum(int(path.read_text()) for path in counters)
     places = [folder / "cpu.stat" for folder in control_groups.with_those_above("cpu", root)]
-    # A group above may be the one whose limit was met, and counts what the group itself does.
+    # Of groups within one another any may have a limit that is met, and each counts its own.
     known = [
         dict(line.split() for line in path.read_text().splitlines())
         for path in dict.fromkeys(places)
@@ -163,7 +163,7 @@ def _throttle_events(root: Path = Path("/")) -> dict[str, int]:
     ]
     met = [int(counts["nr_throttled"]) for counts in known if "nr_throttled" in counts]
     if met:
-        events["the container's processor limit"] = max(met)
+        events["the container's processor limit"] = sum(met)
     return events
 
 

@@ -113,4 +113,36 @@ def test_each_device_is_named_once():
     made = tables(rows)
     assert larger_batch.title(made).count("T4") == 1
     said = larger_batch.sentence(made)
-    assert said.index("3.00× faster on T4 [") < said.index("2.00× faster on A100 [")
+    assert said.index("** on T4 at batch size 128") < said.index("** on A100 at batch size 128")
+
+
+def another(rows, **parameters):
+    """The same runs of another point, at which float32 has room for the larger batch."""
+    for block in range(3):
+        for policy, size, step_s in ((None, 32, 0.1), (None, 128, 0.4), (MIXED, 128, 0.4)):
+            made = record(policy or "float32", block, step_s, batch_size=size)
+            made["parameters"] |= parameters
+            made["run_id"] = f"{made['run_id']}-{parameters}"
+            rows.append(made)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("parameters", "there"), [({"model": "lenet"}, "keydana"), ({"gpu_model": "A100"}, "on GPU")]
+)
+def test_what_had_no_memory_is_told_from_what_had(parameters, there):
+    # The lie: "where float32 runs out of memory", of two networks of which one fits.
+    made = tables(another([dict(r) for r in sweep().records], **parameters))
+    said = [larger_batch.sentence(made), larger_batch.advice(made), larger_batch.title(made)]
+    assert all(there in text for text in said)
+
+
+def test_a_batch_that_float32_ran_without_xla_is_no_lack_of_memory():
+    # The lie: "at batch size 128, where float32 runs out of memory, … than float32 at 128".
+    rows = []
+    for r in sweep(base="ok", large=2.0).records:
+        rows.append(dict(r))
+        if r["parameters"]["batch_size"] == 128 and r["parameters"]["policy"] == "float32":
+            out = lost(r, "oom") | {"run_id": f"{r['run_id']}-jit"}
+            rows.append(out | {"parameters": r["parameters"] | {"jit": "on"}})
+    assert larger_batch.sentence(tables(rows)) == ""

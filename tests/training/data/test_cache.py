@@ -323,17 +323,22 @@ def test_who_waits_for_another_process_is_told(tree, capsys):
         assert waiting.result().folder == key
 
 
-def test_what_another_user_prepared_is_used(tree, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")]
+)
+def test_what_another_user_prepared_is_used(tree, monkeypatch, capsys, error):
     made = prepare(tree)
 
     def denied(folder):
-        raise PermissionError(13, "Permission denied")
+        raise error
 
     monkeypatch.setattr(cache, "_locked", denied)  # root may write everywhere
     assert prepare(tree).folder == made.folder
     (made.folder / "meta.json").write_text("{}")
-    with pytest.raises(DataError, match=r"cannot be prepared in .*Permission denied"):
+    capsys.readouterr()
+    with pytest.raises(DataError, match=rf"cannot be prepared in .*{error.strerror}"):
         prepare(tree)
+    assert "made again" not in capsys.readouterr().out
 
 
 def test_what_a_moment_lacks_is_not_kept_as_a_fault_of_the_image(tree, monkeypatch):

@@ -402,3 +402,12 @@ def test_a_folder_that_may_not_be_read_is_named(anybody, monkeypatch):
     if os.getuid() != 0:
         for folder in closed:
             folder.chmod(0o700)
+
+
+def test_a_linked_class_without_images_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    for name in ("a", "b"):
+        write(tmp_path / "set" / name, 5)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "set/c").symlink_to(tmp_path / "elsewhere")
+    assert source(tmp_path / "set").notes == ["left out as class folders without images: c"]

@@ -343,3 +343,9 @@ def test_a_quota_of_the_first_kind_of_control_groups_is_read(tmp_path):
     place.mkdir(parents=True)
     (place / "cpu.stat").write_text("nr_periods 9\nnr_throttled 4\n")
     assert sensors._throttle_events(tmp_path) == {"the container's processor limit": 4}
+    # A group within it has a limit of its own, of which the one above counts nothing.
+    (place / "job").mkdir()
+    (place / "job/cpu.stat").write_text("nr_periods 9\nnr_throttled 3\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("2:cpu:/job\n")
+    assert sensors._throttle_events(tmp_path) == {"the container's processor limit": 7}
