@@ -46,7 +46,6 @@ WITHOUT_ONEDNN = (
 )
 READS_TF_DATA = True
 DRAWS_AS_TENSORFLOW = True
-AT_ONCE = 2**20  # bytes that one call of Python reads, of as many batches as that holds
 INTEGER = "int64"
 LABELS = "int64"  # int32 would live on the host
 SEEDS = "int64"
@@ -413,24 +412,18 @@ def traced_input(batches: Any) -> Any:
 def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
     """As a tf.data pipeline on the host: gathered there and copied, as in real training.
 
-    A call of Python costs as much as to read half a MB: it reads several small batches.
+    A call of Python for each batch: several in one would be faster where they are small, but what a
+    step waits for would fall on the first of them, and a trace of few steps would miss it.
     """
-    size = order.shape[1] * math.prod(x.shape[1:]) * x.dtype.itemsize
-    several = max(1, AT_ONCE // size)
 
     def read(i: Any) -> tuple[Any, Any]:
         both = tf.numpy_function(lambda i: (x[i], y[i]), [i], (x.dtype, y.dtype))
-        shapes = [(*i.shape, *values.shape[1:]) for values in (x, y)]
+        shapes = [(order.shape[1], *values.shape[1:]) for values in (x, y)]
         return tuple(map(tf.ensure_shape, both, shapes))
 
     with tf.device("CPU"):
         chosen = tf.data.Dataset.from_tensor_slices(order)
-    if several > 1:
-        chosen = chosen.batch(several)
-    batches = chosen.map(read, tf.data.AUTOTUNE)
-    if several > 1:
-        batches = batches.unbatch()
-    return batches.prefetch(tf.data.AUTOTUNE)
+    return chosen.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def placeholders(batch_size: int, steps: int) -> Any:

@@ -27,7 +27,7 @@ def test_nothing_is_dropped(images):
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-@pytest.mark.parametrize("size", [100, 500, 1437])  # of which ten, two, one are read at once
+@pytest.mark.parametrize("size", [100, 500, 1437])
 def test_batches_follow_the_order(images, backend, size, got):
     run = Run(batch_size=size, epochs=2, backend=backend)
     order, steps = batches.order(images, run), got(images, run)
