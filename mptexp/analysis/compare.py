@@ -241,7 +241,7 @@ def _by_point(own: Tables, other: Tables) -> dict[tuple, Side]:
 
 def _compiled(value: Any, known: Collection[Any]) -> Any:
     """Whether XLA was on, of what a run was told if it does not say, and of what is known."""
-    told = {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+    told = speedups.ASKED.get(value, value) if isinstance(value, str) else value
     return next(iter(known)) if told == "auto" and len(known) == 1 else told
 
 

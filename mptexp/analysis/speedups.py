@@ -204,7 +204,6 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
 
 
 ASKED = {"on": True, "off": False}  # what a run was told of jit -> whether XLA is on
-ON_OFF = (True, False)
 
 
 class _AtBest:
@@ -230,7 +229,9 @@ class _AtBest:
         out = [ended[ended.status == "oom"]]
         if len(tables.attempts):
             tried = tables.attempts[tables.attempts.status == "oom"]
-            asked = tried.jit.map(lambda jit: [ASKED.get(jit, jit)] if jit != "auto" else [*ON_OFF])
+            asked = tried.jit.map(
+                lambda jit: [ASKED.get(jit, jit)] if jit != "auto" else [*ASKED.values()]
+            )
             out.append(tried.assign(jit=asked).explode("jit"))
         every = pd.concat([table for table in out if len(table)] or out)
         self.too_large = every.groupby(list(own)).batch_size.min().to_dict()

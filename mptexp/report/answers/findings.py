@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, summary, validity
+from mptexp.analysis import accuracy, speedups, summary, validity
 from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.answers import larger_batch, quality
@@ -41,7 +41,6 @@ ENDS = {
     "timeout": "took too long",
     "unsupported": "is not supported",
 }
-ASKED = {"on": True, "off": False}  # what a run was told of jit -> whether its steps are compiled
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
 
@@ -81,7 +80,7 @@ def unfinished(tables: Tables) -> pd.DataFrame:
     met, keys = rows.policy[rows.speedup.notna()], [*POINT, "policy"]
     tried = runs[(runs.status != "ok") & runs.policy.isin(met)].drop_duplicates(keys)
     # Of what did not run it is known which jit was asked for, not whether that compiled.
-    asked = tried.jit.map(lambda jit: ASKED.get(jit, jit))
+    asked = tried.jit.map(lambda jit: speedups.ASKED.get(jit, jit))
     tried = tried.assign(asked=asked)[[*keys, "status", "asked"]].drop(columns="jit")
     # What a point is called, and what it is compared with, its baseline's row knows.
     bases = rows[rows.policy == rows.baseline].drop(columns="policy")

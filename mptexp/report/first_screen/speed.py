@@ -31,12 +31,12 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
     """
     rows, said = findings.compared(tables), findings.answer(tables)
     larger = not {key[0] for key in lossy}.issuperset(larger_batch.gains(tables).policy[:1])
-    if rows.empty and larger:
-        row = larger_batch.gains(tables).iloc[0].to_dict()
-        title, advice = larger_batch.title(tables), larger_batch.advice(tables)
-        bars = [bar_of(row, larger_batch.label(row))]
-        yield Subject(title, said, bars, wording.default_name(row["baseline"]), advice=advice)
     if rows.empty:
+        if larger:
+            row = larger_batch.gains(tables).iloc[0].to_dict()
+            title, advice = larger_batch.title(tables), larger_batch.advice(tables)
+            bars = [bar_of(row, larger_batch.label(row))]
+            yield Subject(title, said, bars, wording.default_name(row["baseline"]), advice=advice)
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
     lost = findings.unfinished(tables)

@@ -339,9 +339,7 @@ def _decoded(
 
     with ThreadPoolExecutor(cores()) as pool:
         while chunk := _chunk(examples):
-            size = min(
-                TOGETHER, -(-len(chunk) // cores())
-            )  # few large ones: no thread has them all
+            size = min(TOGETHER, -(-len(chunk) // cores()))  # of few large ones each has some
             several = (chunk[i : i + size] for i in range(0, len(chunk), size))
             yield from pool.map(together, several)
 

@@ -158,7 +158,7 @@ def _throttle_events(root: Path = Path("/")) -> dict[str, int]:
     # Of groups within one another any may have a limit that is met, and each counts its own.
     known = [
         dict(line.split() for line in path.read_text().splitlines())
-        for path in dict.fromkeys(places)
+        for path in places
         if path.exists()
     ]
     met = [int(counts["nr_throttled"]) for counts in known if "nr_throttled" in counts]
