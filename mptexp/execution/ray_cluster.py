@@ -8,11 +8,14 @@ import logging
 import os
 import signal
 import socket
+import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mptexp.execution import jupyter_kernel
 from mptexp.execution.local_executor import Execution
@@ -22,7 +25,10 @@ from mptexp.spec.project import install
 from mptexp.spec.run import Run
 
 EXECUTORS = ("local", "ray")
+T = TypeVar("T")
+
 ANSWER_S = 5.0  # for a cluster to answer at all
+LOOK_S = 1.0  # between two looks at a head whose answer is waited for
 KINDS = "accelerator_type:"  # prefix of the resource by which Ray names a node's GPU
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 # Ray's switch for systems whose firewall asks about each open port: all of it listens on 127.0.0.1.
@@ -30,9 +36,14 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
 # Each of Ray's processes imports jsonschema, and so what hides here: five of its six seconds.
 HIDING = str(Path(__file__).with_name("unused"))
-# Otherwise Ray tries for a quarter of an hour to reach what listens but is no cluster.
-JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}
+# Otherwise Ray tries for a quarter of an hour to reach what listens but is no cluster, and ends
+# this process a minute after a head was lost: it may be rendering its report by then.
+JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 _CPUS: dict[str, str] = {}  # node -> name of its CPU, as far as nodes were asked
+
+
+class HeadLost(RuntimeError):
+    """Nothing listens at the address of the cluster's head any more."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +131,12 @@ def connect(address: str | None, models: Iterable[str]) -> None:
     if not (wanted := set(models)):
         return
     _join(address)
-    if not missing(wanted, places()):  # asking each node for its CPU takes seconds
-        return
-    available = places(cpus=True)
+    try:
+        if not missing(wanted, answer(places)):  # asking each node for its CPU takes seconds
+            return
+        available = answer(partial(places, cpus=True))
+    except HeadLost:
+        raise ParamsError(f"--address {address}: this Ray cluster has just ended") from None
     if lacking := missing(wanted, available):
         names = ", ".join(sorted({place.model for place in available})) or "none that can be used"
         raise ParamsError(
@@ -182,11 +196,32 @@ def _answers(address: str) -> None:
         ) from None
 
 
-def head_answers() -> bool:
-    """Whether something still listens at the head's address.
+def answer(call: Callable[[], T]) -> T:
+    """Calls something of Ray's that waits for the cluster, and returns its answer.
 
-    Where nothing does, Ray's own calls wait for a minute and then end this process.
+    Without a head it would wait for ever, and could not be interrupted: it waits in a thread.
+
+    Raises:
+        HeadLost: if the head stops answering before the call returns.
     """
+    future: futures.Future[T] = futures.Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    while head_answers():
+        futures.wait([future], LOOK_S)
+        if future.done():
+            return future.result()
+    raise HeadLost
+
+
+def head_answers() -> bool:
+    """Whether something still listens at the head's address."""
     import ray
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")

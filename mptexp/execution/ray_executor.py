@@ -15,6 +15,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.merge import FILES
 from mptexp.execution.plan import Planned
-from mptexp.execution.ray_cluster import Place
+from mptexp.execution.ray_cluster import HeadLost, Place, answer
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
@@ -60,33 +61,36 @@ def execute(
     shared = (*notebook, how.timeout_s, data_dir, uuid.uuid4().hex)
     waiting, losses = list(due), Counter[tuple[str, str]]()
     working: dict[Any, tuple[Planned, Place]] = {}
-    on_cpus = bool(ray_cluster.missing({p.run.gpu_model for p in due}, ray_cluster.places()))
     try:
+        available = answer(ray_cluster.places)
+        on_cpus = bool(ray_cluster.missing({p.run.gpu_model for p in due}, available))
         while waiting or working:
-            if not ray_cluster.head_answers():
-                head = "the head of the Ray cluster does not answer any more"
-                raise _lost(head, len(waiting) + len(working))
-            places = ray_cluster.places(on_cpus)
+            places = answer(partial(ray_cluster.places, on_cpus))
             for planned, place in _startable(waiting, list(working.values()), places):
-                waiting.remove(planned)
                 placed = task.options(**place.options(planned.run))
-                working[placed.remote(planned.run.model_dump(), *shared)] = (planned, place)
+                ref = answer(partial(placed.remote, planned.run.model_dump(), *shared))
+                waiting.remove(planned)
+                working[ref] = (planned, place)
                 yield planned, None
             if not working:
                 models = ", ".join(sorted({p.run.gpu_model for p in waiting}))
                 raise _lost(f"no node with {models} is left in the Ray cluster", len(waiting))
-            _give_up(working, places)
-            for ref in ray.wait(list(working), timeout=POLL_S)[0]:
-                planned, _ = working.pop(ref)
+            answer(partial(_give_up, working, places))
+            for ref in answer(partial(ray.wait, list(working), timeout=POLL_S))[0]:
+                planned, _ = working[ref]
                 record = _collect(ref, planned, job, how, losses)
+                del working[ref]
                 if record is None or _again(record, losses["failed", planned.run_id], how):
                     waiting.insert(0, planned)
                 else:
                     yield planned, record
+    except HeadLost:
+        lost = "the head of the Ray cluster does not answer any more"
+        raise _lost(lost, len(waiting) + len(working)) from None
     finally:
-        if ray_cluster.head_answers():
-            _leave(list(working))
-        else:
+        try:
+            answer(partial(_leave, list(working)))
+        except HeadLost:
             atexit.unregister(ray.shutdown)  # it would wait for the head
             atexit.register(_end_without_ray)
 
@@ -186,7 +190,7 @@ def _result(
     from ray import exceptions
 
     try:
-        return _received(ray.get(ref), planned, name, folder)
+        return _received(answer(partial(ray.get, ref)), planned, name, folder)
     except (
         exceptions.NodeDiedError,
         exceptions.TaskUnschedulableError,

@@ -190,14 +190,33 @@ def test_a_driver_that_ends_leaves_no_process_and_the_next_goes_on(light, nodes,
     assert before.items() <= content(tmp_path).items()
 
 
+WAITING = """\
+import os, sys, time
+from mptexp.execution import ray_cluster
+ray_cluster.connect(sys.argv[1], ["V100"])
+try:
+    ray_cluster.answer(lambda: [print("asked", flush=True), time.sleep(3600)])
+except ray_cluster.HeadLost:
+    print("lost", flush=True)
+os._exit(0)
+"""
+
+
 def test_a_lost_head_is_a_sentence_at_once(light, nodes, tmp_path):  # no test has nodes after it
     light({"gpu_model": ["V100"], "seed": [13, 14]})
     nodes.tell("add V100 v3")
+    waiting = subprocess.Popen(  # a call that the loss of the head finds on its way
+        [sys.executable, "-c", WAITING, nodes.address],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, **LOOPBACK},
+    )  # fmt: skip
+    assert waiting.stdout.readline() == "asked\n"
     with nodes.start(cwd=tmp_path) as sweep:
         until(nodes.at_work, of=sweep)
         nodes.tell("kill a1")
         _, said = sweep.communicate(timeout=PATIENCE_S)
         assert sweep.returncode == 1, said
+    assert waiting.communicate(timeout=PATIENCE_S)[0] == "lost\n"
     lines = said.splitlines()
     assert len(lines) == 1, lines
     assert "the head of the Ray cluster does not answer any more: 2 runs not executed" in lines[0]
