@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.api.commands import is_free
-from mptexp.execution import directory, plan, preparation
+from mptexp.execution import device_slots, directory, forked, plan, preparation
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output
@@ -108,8 +108,10 @@ def advise_layers(
     search = _Search(job, _first(job, only), policy, steps, data_dir, output or Output())
     # Wrong data and models are refused before anything is written.
     preparation.prepare([search.run], data_dir)
-    with directory.locked(job.directory):
+    slots = device_slots.slots(search.how.parallel)
+    with directory.locked(job.directory), forked.servers(slots, timed=False) as servers:
         _refuse_other(job.directory, layer_search.QUESTIONS)
+        search.how = replace(search.how, servers=servers, prepared=True)
         needed = search.needed()
         text = layer_search.proof(job.sweep, search.run, needed)
         proof = _unused(job.directory.root / "layers.yaml", text)

@@ -36,14 +36,18 @@ OWN = (processes.MARK, "MPTEXP_NOTEBOOK", "TMPDIR")  # variables that no two run
 FALLBACK = "started as a new process, because the fork server did not answer"
 
 
-def servers(slots: Sequence[Slot]) -> "AbstractContextManager[Servers | None]":
-    """The fork servers of a sweep on these devices, or none.
+def servers(slots: Sequence[Slot], timed: bool = True) -> "AbstractContextManager[Servers | None]":
+    """The fork servers of sweeps on these devices, or none.
 
-    Only where the user has turned it on, and never where there is a GPU, whose libraries do not
-    survive a fork.
+    Never where there is a GPU, whose libraries do not survive a fork.
+
+    Args:
+        slots: the devices.
+        timed: whether times are compared: then only where the user has turned it on; else unless
+            the user has turned it off.
     """
-    gpu, wanted = any(slot.uuid for slot in slots), os.environ.get(SWITCH) == "1"
-    return Servers() if wanted and not gpu and _is_able() else nullcontext()
+    gpu, wanted = any(slot.uuid for slot in slots), os.environ.get(SWITCH, str(int(not timed)))
+    return Servers(timed) if wanted == "1" and not gpu and _is_able() else nullcontext()
 
 
 def _is_able() -> bool:
@@ -104,15 +108,16 @@ class Worker:
 
 
 class Servers:
-    """Gives a sweep's runs their workers; the fork server ends with it.
+    """Gives the runs of sweeps their workers; the fork server ends with it.
 
     There is one server at a time: for one environment, for one backend with all that must be set
-    before it is imported, and for one block. So runs that are compared share the layout of their
-    memory, and it is another one in each block, as it must be where no policy may profit from it.
+    before it is imported, and, where times are compared, for one block. So runs that are compared
+    share the layout of their memory, and it is another one in each block, as it must be where no
+    policy may profit from it.
     """
 
-    def __init__(self) -> None:
-        self.lock, self.broken = threading.Lock(), False
+    def __init__(self, timed: bool = True) -> None:
+        self.lock, self.broken, self.timed = threading.Lock(), False, timed
         self.key: tuple[Any, ...] | None = None
         self.ended: list[subprocess.Popen[bytes]] = []
         self.told: set[int] = set()  # the workers of the server in use
@@ -151,7 +156,7 @@ class Servers:
         own = {name: value for name, value in environment.items() if name in OWN}
         given = json.dumps({name: getattr(run, name) for name in BEFORE_IMPORT})
         words = ["mptexp.training", given] if notebook in project.notebooks() else []
-        key = (run.block, *words, *sorted(shared.items()))
+        key = (run.block if self.timed else None, *words, *sorted(shared.items()))
         with self.lock:
             if self.broken:  # the runs that are left are started alike, and without waiting
                 return None

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -40,6 +40,9 @@ class Execution:
         fail_fast: whether to stop at the first run that failed.
         invocation: names this call of `mptexp run` in the records: what a ratio compares was
             measured in one.
+        servers: where the processes of runs are forked, kept for several sweeps; None: each sweep
+            has its own, if the user wants any.
+        prepared: whether data and models were prepared just now, by who executes several sweeps.
     """
 
     timeout_s: float
@@ -49,6 +52,8 @@ class Execution:
     data_dir: Path | None = None
     fail_fast: bool = False
     invocation: str = field(default_factory=invocation)
+    servers: forked.Servers | None = None
+    prepared: bool = False
 
     @property
     def marks(self) -> list[str]:
@@ -72,7 +77,8 @@ def execute(
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
     stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
     announced = measuring.announced(slot.uuid for slot in slots)
-    with announced as own, forked.servers(slots) as servers, ThreadPoolExecutor(len(slots)) as pool:
+    forks = nullcontext(how.servers) if how.servers else forked.servers(slots)
+    with announced as own, forks as servers, ThreadPoolExecutor(len(slots)) as pool:
         try:
             while waiting or working:
                 for planned, taken in _startable(waiting, free, slots):

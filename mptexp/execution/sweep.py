@@ -108,7 +108,7 @@ def _execute(
     wanted = [p.run for p in chosen(repair) if p.due or fresh]
     if on_ray:
         ray_cluster.connect(address, [run.gpu_model for run in wanted])
-    else:
+    elif not how.prepared:
         preparation.prepare(wanted, how.data_dir)
     with directory.locked(place) if lock else nullcontext():
         directory.prepare(place, job.text, discard)

@@ -131,7 +131,18 @@ def _users_files(model: str) -> list[tuple[Path, Any]]:
 
 def _file(module: Any) -> Path | None:
     file = getattr(module, "__file__", None)
-    return Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
+    return _resolved(file) if isinstance(file, str) and file.endswith(".py") else None
+
+
+@cache  # there are thousands of modules, and this is asked four times in a run
+def _resolved(file: str) -> Path:
+    folder, name = os.path.split(file)
+    return Path(file).resolve() if os.path.islink(file) else _folder(folder) / name
+
+
+@cache
+def _folder(folder: str) -> Path:
+    return Path(folder).resolve()
 
 
 def is_users(path: Path | None) -> bool:
@@ -141,7 +152,12 @@ def is_users(path: Path | None) -> bool:
     """
     if path is None or path.name.startswith("__autograph_generated_file"):
         return False
-    return not any(path.is_relative_to(root) for root in _installed())
+    return not _is_installed(path.parent)
+
+
+@cache
+def _is_installed(folder: Path) -> bool:
+    return any(folder.is_relative_to(root) for root in _installed())
 
 
 @cache
