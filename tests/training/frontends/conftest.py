@@ -165,6 +165,9 @@ print(json.dumps(answers))
 """
 
 
+NOT_OPTIMIZED = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
 @pytest.fixture(scope="session")
 def side_by_side(tmp_path_factory):
     """What a process answers for runs that share some parameters."""
@@ -175,6 +178,8 @@ def side_by_side(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patched:
             patched.chdir(folder)
             environ = {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+            if "depth" in each[0]:  # of no convolutions, compiling is all that takes time
+                environ["XLA_FLAGS"] = NOT_OPTIMIZED
             done = python(PROGRAM, shared, json.dumps(each), **environ)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])

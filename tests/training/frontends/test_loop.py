@@ -90,7 +90,8 @@ def transformers(side_by_side, backend, policy):
     shared = {"backend": backend, "policy": policy, "epochs": 1, "max_steps": STEPS}
     shared |= {"width": 1 / 12, "batch_size": 64}
     each = [{"model": name, "depth": 2, **own} for name, own in TRANSFORMERS.items()]
-    each.append(each[0] | {"tied_head": False, "learning_rate_decay": "cosine", "clip_norm": 0.5})
+    other = {"depth": 1, "tied_head": False, "learning_rate_decay": "cosine", "clip_norm": 0.5}
+    each.append(each[0] | other)
     return side_by_side(shared, *each)
 
 
