@@ -18,6 +18,7 @@ from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT
 from mptexp.records import consistency, instruments, interference
 from mptexp.records.schema import AT_ONCE, SEEN, VOID
+from mptexp.records.step_times import UNEQUAL_STEPS
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
 from mptexp.spec import order, tasks
@@ -164,6 +165,13 @@ FLAGS = {
             curable=False,
         ),
         Flag(
+            "unequal steps",
+            ("time", "training time"),
+            "some steps of a plain loop take longer than most, which the median leaves out",
+            "time what recurs as one step, such as an update with all of its batches",
+            curable=False,
+        ),
+        Flag(
             "too few windows",
             ("time",),
             "fewer than ten windows of steps were timed",
@@ -265,6 +273,7 @@ def of_record(record: Record) -> list[str]:
         "interrupted": any("was stopped" in m or "were changed" in m for m in marks),
         "input not cached yet": timed and _fills_cache(record),
         "throttled": any("was throttled" in mark for mark in marks),
+        "unequal steps": any(mark.startswith(UNEQUAL_STEPS) for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
         **{unproven(name): name in failed for name in instruments.PROVEN},
         "seen in training": _seen_in_training(marks),

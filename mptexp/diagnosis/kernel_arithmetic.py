@@ -4,15 +4,19 @@ On a GPU from the kernels' names (`mptexp.traces.kernels`), on a CPU from what o
 primitives.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from mptexp.diagnosis import breakdown
+from mptexp.spec import devices
 from mptexp.traces import kernels
 from mptexp.traces.operations import ON_HOST
 
+# Kernels that multiply by vectors, for which Tensor Cores have no use.
+BY_VECTORS = re.compile("depthwise|gemv|dot_kernel", re.IGNORECASE)
 REFERENCE = "reference code"  # what oneDNN calls `ref:any`: a loop over single numbers
 
 
@@ -57,15 +61,17 @@ def _by_tensor_cores(ran: pd.DataFrame) -> pd.DataFrame:
 def missed(record: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, float]:
     """Seconds of matrix work by layer that could have run on Tensor Cores and surely did not.
 
-    Empty under float32, and where a CPU was traced.
+    Empty under float32, where a CPU was traced, and of a GPU that has none. Nor could products of
+    a vector and convolutions of each channel alone, of which no library has such kernels.
 
     Args:
         rows: the record's, see `breakdown.rows`.
     """
     ran = of_table(rows)
-    if record["parameters"]["policy"] == "float32" or ran.empty:
+    has_any = devices.has_tensor_cores(record.get("environment") or {})
+    if record["parameters"]["policy"] == "float32" or ran.empty or has_any is False:
         return {}
-    without = _by_tensor_cores(ran).no
+    without = _by_tensor_cores(ran[~ran.kernel.str.contains(BY_VECTORS)]).no
     return {str(layer): float(s) for layer, s in without.items() if s > 0}
 
 

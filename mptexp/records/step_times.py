@@ -13,6 +13,9 @@ from typing import Any
 LEAST_WINDOWS = 10  # fewer claim no interval of their median
 # Of a record: more windows and readings than these, of hours, are joined and thinned.
 MOST_WINDOWS, MOST_SAMPLES = 10_000, 10_000
+UNEQUAL = 1.25  # times the median that steps take on average, from which some are others
+# How the mark begins of steps whose median says little of the training.
+UNEQUAL_STEPS = "its steps are unequal"
 APART = 100  # windows at the start, of compilation and warm-up, that stay as they are
 
 
@@ -74,6 +77,19 @@ def shortened(joined: int, thinned: int) -> list[str]:
     windows, readings = f"{joined} windows of steps are one", f"1 of {thinned} readings is kept"
     said = [windows] * (joined > 1) + [readings] * (thinned > 1)
     return [f"recorded in short, as it was long: {', '.join(said)}"] * bool(said)
+
+
+def unequal(windows: Sequence[Window]) -> list[str]:
+    """What a record says of steps whose median leaves out what recurs in fewer than half of them.
+
+    Such as an update after several batches. Programs beside it lengthen steps too.
+    """
+    steady = windows[warmup_windows(windows) :]
+    mean_s = sum(w.seconds for w in steady) / sum(w.steps for w in steady)
+    (median_s,) = _of_windows(steady, (50,))
+    if mean_s <= UNEQUAL * median_s or not median_s:
+        return []
+    return [f"{UNEQUAL_STEPS}: on average they take {mean_s / median_s:.3g} times their median"]
 
 
 def warmup_windows(windows: Sequence[Window]) -> int:

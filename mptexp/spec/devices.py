@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,23 @@ VARIANTS = {
 }
 
 
+# Turing's small chips (TU116, TU117) have capability 7.5 and no Tensor Cores.
+WITHOUT_CORES = re.compile(r"\b(GTX 16\d\d|MX[45]\d0|T[456]00|T550|T[12][02]00)\b")
+
+
 class DeviceError(UserError, ValueError):
     """A device was named that does not exist here."""
+
+
+def has_tensor_cores(card: Mapping[str, Any]) -> bool | None:
+    """Whether a GPU has Tensor Cores; None where its capability is not known.
+
+    Args:
+        card: with its `device` and `capability`, as a record's `environment` has them.
+    """
+    if not (capability := card.get("capability")):
+        return None
+    return capability[0] >= 7 and not WITHOUT_CORES.search(card.get("device") or "")
 
 
 def same_model(asked: str, name: str) -> bool:

@@ -386,7 +386,8 @@ class StepTimer:
         Raises:
             ParamsError: where too few steps were timed, the batch size is not known or another than
                 that of `fit`, the model's precision is none of `mptexp.policies()` or another than
-                the one that was said, no framework is known, or nothing can be written there.
+                the one that was said, no framework is known, a loop has not used the GPU that its
+                framework takes, or nothing can be written there.
         """
         place = SweepDir(given_paths.resolved(directory))
         self._drop()  # it may be called between two steps
@@ -400,6 +401,7 @@ class StepTimer:
             )
         timing, card = self.timing(), environment.card(self._framework())
         self._refuse_changed()
+        self._refuse_idle(card)
         run = self._run(card)
         run_id = run.run_id(schema.FOREIGN)
         windows = self._windows()
@@ -425,6 +427,7 @@ class StepTimer:
                 *environment.without_onednn(self._framework(), card),
                 *timed_policy.partly(self.model, policy),
                 *without_kernels(policy.compute_dtype, known.get("reference", [])),
+                *step_times.unequal(windows),
                 *interference.marks(readings),
                 *step_times.shortened(joined, thinned),
             ],
@@ -449,6 +452,21 @@ class StepTimer:
             raise ParamsError(
                 "the model's policies, layers or compilation were changed since its steps were "
                 "timed; allowed: to record before that, or after a `fit` of what it is now"
+            )
+
+    def _refuse_idle(self, card: Mapping[str, Any]) -> None:
+        """Refuses a loop that has put nothing on the GPU that would stand in its record.
+
+        Raises:
+            ParamsError: then.
+        """
+        if self.model is not None or card["kind"] != "gpu":
+            return
+        if backend(self.backend).peak_memory_bytes() == 0:
+            raise ParamsError(
+                f"no step has used {card['device']}, the GPU that {self.backend} takes; allowed: "
+                "CUDA_VISIBLE_DEVICES= before a loop on the CPU, or with the number of the GPU "
+                "that the loop uses"
             )
 
     def _framework(self) -> str:

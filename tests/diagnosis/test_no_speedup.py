@@ -104,6 +104,33 @@ def test_convolutions_without_tensor_cores(tmp_path):
     assert cores.to_dict() == pytest.approx({"yes": 0, "no": 0.85 * STEP_S, "unknown": 0})
 
 
+DEPTHWISE = "void tensorflow::DepthwiseConv2dGPUKernelNHWCSmall<Eigen::half, 0, 3, 8, false>"
+HGEMM = "maxwell_hgemm_128x64_nn"
+
+
+def test_what_no_tensor_core_could_do_lacks_none(tmp_path):
+    # The lie: "26 % is lost in matrix work without Tensor Cores; take multiples of 8", of
+    # convolutions of each channel alone, which 16 bits halved.
+    before = kernels((F32, "body", "Conv2D", 0.4), (F32, "odd", "DepthwiseConv2dNative", 0.6))
+    after = kernels((*CONV, 0.1), (DEPTHWISE, "odd", "DepthwiseConv2dNative", 0.3))
+    found = losses(tmp_path, before, after)[0]
+    assert "no tensor cores" not in {loss.cause.name for loss in found}
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        {"device": "P100", "capability": [6, 0]},
+        {"device": "NVIDIA GeForce GTX 1660 Ti", "capability": [7, 5]},
+    ],
+)
+def test_a_device_that_has_none_lacks_none(tmp_path, card):
+    after = record(tmp_path / "after", kernels((HGEMM, "body", "Conv2D", 1.0)), "mixed_bfloat16")
+    rows = breakdown.rows(after)
+    assert kernel_arithmetic.missed(after, rows) == {"body": pytest.approx(STEP_S)}
+    assert kernel_arithmetic.missed(after | {"environment": card}, rows) == {}
+
+
 def test_a_layer_kept_in_float32_has_its_casts_and_no_other_cause(tmp_path):
     cast = ("void Eigen::internal::EigenMetaKernel<Eigen::half>(int)", "odd", "Cast")
     before = kernels((F32, "body", "Conv2D", 0.4), (F32, "odd", "Conv2D", 0.6))

@@ -77,3 +77,19 @@ def test_an_arm_cpu_is_told_by_its_numbers(monkeypatch, maker, part, name):
     assert devices.cpu_version() == (f"implementer {maker}, part {part}, variant 0x1, revision 1")
     monkeypatch.undo()
     devices.cpuinfo.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "has"),
+    [
+        ("Tesla V100-SXM2-16GB", [7, 0], True),
+        ("NVIDIA H100 80GB HBM3", [9, 0], True),
+        ("Tesla P100-PCIE-16GB", [6, 0], False),
+        ("NVIDIA GeForce GTX 1660 Ti", [7, 5], False),
+        ("Tesla T4", [7, 5], True),
+        ("NVIDIA T400", [7, 5], False),
+        ("a CPU", None, None),
+    ],
+)
+def test_which_gpus_have_tensor_cores(device, capability, has):
+    assert devices.has_tensor_cores({"device": device, "capability": capability}) is has

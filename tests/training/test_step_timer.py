@@ -210,6 +210,22 @@ def test_a_loop_on_a_gpu_waits_by_its_frameworks_own_means(clock, monkeypatch):
     assert len(waited) == 2 * len(timer.windows) + 1
 
 
+def test_a_loop_that_has_not_used_the_gpu_is_not_recorded_as_of_it(clock, monkeypatch, tmp_path):
+    # The lie: an H100 in the record of a loop that computed on the CPU, or on another GPU.
+    own = SimpleNamespace(synchronize=lambda _: None, peak_memory_bytes=lambda: 0)  # no GPU here
+    monkeypatch.setattr(step_timer, "backend", {"torch": own}.__getitem__)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    card = {"device": "NVIDIA H100", "kind": "gpu"}
+    monkeypatch.setattr(environment, "card", lambda name: card)
+    timer = StepTimer(batch_size=4, backend="torch", policy="float32")
+    timer._sampler = SILENT
+    loop(timer, 99, lambda _: None, clock)
+    timer._sampler = None
+    with pytest.raises(ParamsError, match="no step has used NVIDIA H100, the GPU that torch takes"):
+        timer.record(tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
 def loop(timer, steps, between, clock=time):
     for number in range(steps):
         with timer.step():

@@ -5,7 +5,6 @@ any. What was not measured is not tested here.
 """
 
 import operator
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import measures, wording
 from mptexp.report.text.wording import INCONCLUSIVE
 from mptexp.spec import tasks
+from mptexp.spec.devices import has_tensor_cores
 
 CONSISTENT, INCONSISTENT, UNTESTED = "consistent", "inconsistent", "not tested here"
 MIXED = "mixed_float16"
@@ -68,14 +68,8 @@ def over_all(sweeps: Mapping[str, Sequence[tuple[Claim, Finding]]]) -> list[dict
     ]
 
 
-# Turing's small chips (TU116, TU117) have capability 7.5 and no Tensor Cores.
-WITHOUT_CORES = re.compile(r"\b(GTX 16\d\d|MX[45]\d0|T[456]00|T550|T[12][02]00)\b")
-
-
 def _has_tensor_cores(record: Mapping[str, Any]) -> bool:
-    card = record.get("environment") or {}
-    capability = (card.get("capability") or [0])[0]
-    return capability >= 7 and not WITHOUT_CORES.search(card.get("device") or "")
+    return bool(has_tensor_cores(record.get("environment") or {}))
 
 
 def _with_tensor_cores(tables: Tables) -> pd.DataFrame:

@@ -55,16 +55,34 @@ SEEDS = "int64"
 
 
 def gpu() -> dict[str, Any] | None:
-    """CUDA's first device."""
+    """CUDA's current device: the first, unless a script has chosen another.
+
+    Raises:
+        Unsupported: where Keras would take a device that is neither a CPU nor an NVIDIA GPU: its
+            launches would be timed.
+    """
     if not torch.cuda.is_available():
+        if other := _other_device():
+            raise capability.Unsupported(
+                f"PyTorch's {other} is neither a CPU nor an NVIDIA GPU; KERAS_TORCH_DEVICE=cpu "
+                "in the environment leaves it out"
+            )
         return None
     return {
-        "device": torch.cuda.get_device_name(0),
+        "device": torch.cuda.get_device_name(),
         "kind": "gpu",
-        "capability": list(torch.cuda.get_device_capability(0)),
+        "capability": list(torch.cuda.get_device_capability()),
         "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version()),
     }
+
+
+def _other_device() -> str:
+    """The device that Keras takes where there is no CUDA: Apple's, Intel's, or none but the CPU."""
+    if os.environ.get("KERAS_TORCH_DEVICE") == "cpu":
+        return ""
+    known = {"mps": torch.backends.mps, "xpu": getattr(torch, "xpu", None)}
+    return next((name for name, module in known.items() if module and module.is_available()), "")
 
 
 def unsupported(run: Run, kind: str, data_format: str) -> str:

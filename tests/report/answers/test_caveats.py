@@ -8,7 +8,7 @@ from support import PROJECT, mptexp
 
 from mptexp import api
 from mptexp.analysis import validity
-from mptexp.records import instruments, schema, store
+from mptexp.records import instruments, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, measured
 from mptexp.report.answers import caveats, next_commands
@@ -105,6 +105,9 @@ PLANTED = {
     "other clocks": lambda made, block: made["readings"].update(clock_hz=1.4e9),
     "uneven utilization": lambda made, block: made["readings"].update(
         utilization_frac=0.95 if block else 0.58
+    ),
+    "unequal steps": lambda made, block: made.update(
+        marks=[f"{step_times.UNEQUAL_STEPS}: on average they take 1.46 times their median"]
     ),
     "too few windows": lambda made, block: made["timing"].update(step_ci=None),
     **{

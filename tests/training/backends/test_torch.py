@@ -1,6 +1,7 @@
 """What only PyTorch does, where it needs none; trainings under it are in test_measured_run.py."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,19 @@ def test_one_device_and_one_step_at_a_time():
         assert reason in torch.unsupported(Run(**parameters), "cpu", "channels_last")
     assert torch.unsupported(Run(), "cpu", "channels_last") == ""
     assert torch.replicas() == torch.copies(None) == torch.device_count("gpu") == 1
+
+
+def test_a_device_whose_launches_would_be_timed_is_refused(monkeypatch):
+    # The lie: 4 µs a step "on the CPU", of steps of 5 ms on Apple's GPU. There is none here.
+    without = SimpleNamespace(is_available=lambda: False)
+    apple = SimpleNamespace(is_available=lambda: True)
+    known = SimpleNamespace(cuda=without, backends=SimpleNamespace(mps=apple), xpu=without)
+    monkeypatch.setattr(torch, "torch", known)
+    monkeypatch.delenv("KERAS_TORCH_DEVICE", raising=False)
+    with pytest.raises(capability.Unsupported, match="PyTorch's mps is neither a CPU nor"):
+        torch.gpu()
+    monkeypatch.setenv("KERAS_TORCH_DEVICE", "cpu")
+    assert torch.gpu() is None
 
 
 def test_without_an_nvidia_driver_it_takes_the_cpu(monkeypatch):
