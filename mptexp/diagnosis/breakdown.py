@@ -71,12 +71,13 @@ INPUT_OPERATIONS = re.compile(  # images, files, text
 )
 RESIZE = re.compile(r"^Resize[A-Z]")
 UPSAMPLING = re.compile(r"^UpSampling")  # layers of models that resize what they compute with
+UPSAMPLES = re.compile(r"(^|[/_])up_?sampl", re.IGNORECASE)  # the same by their names
 RANDOM = re.compile(
     r"^(Stateful|Stateless)?(Random|Standard|Uniform(?!Quant|Deq|Req)|Shuffle$|TruncatedNormal|ParameterizedTruncated|Multinomial)"
     r"|CandidateSampler$|^_?(fused|native)_dropout$"
     r"|^(bernoulli|normal|uniform|randn?|randint|randperm|randn?_like|randint_like)_?$|threefry|rng_bit|random_bits"
 )
-# No processor computes them in 16 bits: a framework casts, or works with indices.
+# Frameworks compute them in 32 bits: they cast, or work with indices.
 NO_16_BITS = re.compile(
     r"^((Batch)?(Svd|Qr|Cholesky\w*|Lu|LU|Eig|SelfAdjointEig\w*|Matrix(Inverse|Solve\w*"
     r"|TriangularSolve|Determinant|SquareRoot|Exponential|Logarithm)|LogMatrixDeterminant))(V\d)?$"
@@ -87,6 +88,8 @@ NO_16_BITS = re.compile(
     r"|^(sort|argsort|topk|top_k|unique\w*|msort|fft|_fft_\w+|fft_\w+|_?linalg_(?!\w*norm|matmul|vecdot|cross|diagonal)\w+"
     r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
 )
+# In the names of kernels that compute them in 16 bits after all: PyTorch's sorts, cuFFT.
+IN_16_BITS = re.compile(r"\b(c10|at|Eigen)::(Half|half|BFloat16|bfloat16)\b|\b__(half|nv_bfloat16)")
 TO_HOST = re.compile(r"^MemcpyD(2|to)[HM]$|^CopyDeviceToHost$|\(D2[HM]\)", re.IGNORECASE)
 # Of the elementwise work of a layer: from here all of it is there for the one thing; its casts are
 # from here of the two alone.
@@ -126,7 +129,8 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
         return "python"
     if CHECKS.search(op):
         return "checks"
-    prepares = INPUT_OPERATIONS.search(op) or RESIZE.search(op)
+    # What has a gradient is a layer: nothing before the model's first weights has one.
+    prepares = INPUT_OPERATIONS.search(op) or (RESIZE.search(op) and part != "backward")
     if PREPROCESSING.search(kind) or (prepares and not UPSAMPLING.search(kind)):
         return "preprocessing"
     if part == "loop" or IN_LOOP.search(op):
@@ -140,7 +144,7 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
     if RANDOM.search(op):
         return "random"
     if NO_16_BITS.search(op):
-        return "no 16 bits"
+        return "memory" if _in_16_bits(op, kernel) else "no 16 bits"
     if multiplies(op, kernel):
         return "matrix"
     if CASTS.search(op):
@@ -156,9 +160,16 @@ def multiplies(op: str, kernel: str) -> bool:
 
     A kernel's own name goes before the operation that it was launched for.
     """
+    if _in_16_bits(op, kernel):
+        return False
     by_kernel = kernels.work(kernel)
     by_op = not by_kernel and MATRIX.search(op) and not CASTS.search(op)
     return by_kernel == "matrix" or bool(by_op)
+
+
+def _in_16_bits(op: str, kernel: str) -> bool:
+    """Whether a kernel computes in 16 bits what else is computed in 32: a sort, an FFT."""
+    return bool(IN_16_BITS.search(kernel) and NO_16_BITS.search(op))
 
 
 def rows(record: Mapping[str, Any]) -> pd.DataFrame:
@@ -208,6 +219,8 @@ def of_trace(trace: Trace) -> pd.DataFrame:
 def _with_causes(table: pd.DataFrame, step_s: float, kinds: Mapping[str, str]) -> pd.DataFrame:
     """The rows of a table of operations with their cause and their share of a step."""
     columns = ("state", "part", "op", "kernel", "layer")
+    grown = (n for n in _upsampling(table) if not PREPROCESSING.search(kinds.get(n, "")))
+    kinds = {**kinds, **dict.fromkeys(grown, "UpSampling")}
     table["cause"] = [
         cause(*key, kinds.get(layer, ""))
         for *key, layer in zip(*(table[name] for name in columns), strict=True)
@@ -219,6 +232,17 @@ def _with_causes(table: pd.DataFrame, step_s: float, kinds: Mapping[str, str]) -
     ]
     table["share"] = table.seconds / step_s
     return table[COLUMNS]
+
+
+def _upsampling(table: pd.DataFrame) -> set[str]:
+    """The layers that resize what a model computes with: by their names, or as they have gradients.
+
+    Without them the kind of a layer is unknown in the trace of a training that mptexp did not run.
+    """
+    resizes = table[[bool(RESIZE.search(op)) for op in table.op]]
+    known = zip(resizes.layer, resizes.part, strict=True)
+    grown = {layer for layer, part in known if part == "backward" or UPSAMPLES.search(layer)}
+    return grown - {""}
 
 
 def _serving(table: pd.DataFrame) -> dict[tuple[str, str], str]:

@@ -318,8 +318,8 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="no 16 bits",
-        label="sorting, FFTs, decompositions (no 16-bit arithmetic)",
-        sentence="is sorting, FFTs or decompositions, which have no 16-bit arithmetic",
+        label="sorting, FFTs, decompositions (frameworks compute them in 32 bits)",
+        sentence="is sorting, FFTs or decompositions, which frameworks compute in 32 bits",
         remedies=(
             Remedy("compute them less often or on fewer elements"),
             Remedy("an approximation made of matrix products"),

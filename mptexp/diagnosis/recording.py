@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import pandas as pd
@@ -50,6 +51,8 @@ SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one
 SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
 NAMED = 0.9  # of what multiplies: with less, operations of one's own hide products
 SIZE = re.compile("[0-9]{1,12}")  # of an axis of a tensor
+SHAPE_IN = re.compile(r"(\S+) in ([1-9]\d{0,8}/[1-9]\d{0,8})")  # a share of the steps
+MOST_SHAPES = 3  # that are named
 SEVERAL = 1.5  # steps of the optimizer: from here a step is several of the training
 UNMARKED_PRODUCTS = 1.3  # the same where nothing says how many steps a trace holds
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
@@ -58,10 +61,14 @@ NO_LAYER = ("optimizer", "loss", "loss scaling", "updates")  # parts with a name
 FEWER_BITS = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2, "bfloat16": 2, "float8": 3}
 FEWER_BITS |= {"int8": 3, "float4": 4}
 # Causes whose work moves bytes, of which 16 bits have half as many; and collectives that send 16.
-HALVED = ("memory", "casts", "communication", "copies", "loads")
+HALVED = ("memory", "casts", "communication", "copies", "loads", "loss", "random")
 SENT_IN_16_BITS = re.compile(r"^(void )?(nccl|rccl)\w*_(bf16|f16|half|bfloat16)", re.IGNORECASE)
 # Matrix work of these causes takes as long in 16 bits, which it has not, or is not the device's.
 AS_LONG = ("no 16 bits", "on the host")
+# Causes that may hold matrix work of which the trace, or this GPU's part of it, does not tell; with
+# so much of the step in one of them nothing bounds what 16 bits could give.
+HIDING = ("another GPU", "unexplained")
+LEAST_HIDING = 0.1
 # What must be alike, and what a trace that does not tell it may still be.
 TOLD_IN_ONE = {"ranks": "number of ranks", "CUDA": "CUDA version"}
 MOST = 0.5  # of the matrix work: more than this is most of it
@@ -214,27 +221,69 @@ class Recording:
     def best(self) -> float:
         """The largest speedup that 16 bits alone could give over this recording.
 
-        Matrix work for nothing, what moves bytes in half the time, all else as it was.
+        Matrix work for nothing, what moves bytes in half the time, all else as it was. It bounds
+        nothing where there is something `hiding`.
         """
         gone = self.products.seconds.sum() / self.trace.step_s + sum(self.halved.values()) / 2
         return float(1 / max(1 - gone, 1e-9))
 
     @property
     def halved(self) -> dict[str, float]:
-        """Shares of the step that 16 bits could halve, by cause; what is in them is left out."""
+        """Shares of the step that 16 bits could halve, by cause.
+
+        What is in 16 bits is left out, and so is matrix work.
+        """
         names = self.rows.kernel.map(lambda name: bool(SENT_IN_16_BITS.search(name)))
-        rows = self.rows[~names & self.rows.cause.isin(HALVED)]
+        others = ~names & ~self.rows.index.isin(self.products.index)
+        rows = self.rows[others & self.rows.cause.isin(HALVED)]
         return dict(rows.groupby("cause").seconds.sum() / self.trace.step_s)
+
+    @property
+    def hiding(self) -> dict[str, float]:
+        """Shares of the step by cause, of which nobody knows what 16 bits would make of them."""
+        shares = {cause: self.share(cause) for cause in HIDING}
+        return {cause: share for cause, share in shares.items() if share >= LEAST_HIDING}
 
 
 def same_input(first: str, second: str) -> bool:
-    """Whether two products read as much: 8x128x768 of one is 1024x768 of another, which is flat."""
-    shapes = [text.split("x") for text in (first, second)]
-    flat = any(len(shape) == 2 for shape in shapes) and len(shapes[0]) != len(shapes[1])
-    if not flat or not all(SIZE.fullmatch(number) for shape in shapes for number in shape):
-        return first == second
-    rows = {(math.prod(map(int, outer)), int(last)) for *outer, last in shapes}
-    return len(rows) == 1
+    """Whether the first products of two recordings read as much, in as large shares of the steps.
+
+    8x128x768 of one is 1024x768 of another, which is flat.
+    """
+    known = [_shapes(text) for text in (first, second)]
+    flat = [all(shape.count("x") == 1 for shape in shapes) for shapes in known]
+    sizes = [size for shapes in known for shape in shapes for size in shape.split("x")]
+    if flat[0] == flat[1] or not all(map(SIZE.fullmatch, sizes)):
+        return known[0] == known[1]
+    return _flat(known[0]) == _flat(known[1])
+
+
+def _shapes(text: str) -> Mapping[str, Fraction]:
+    """The share of the steps that has each shape, of `32x64 in 2/3, 32x128 in 1/3`."""
+    parts = [SHAPE_IN.fullmatch(part) for part in text.split(", ")]
+    known = {part[1]: Fraction(part[2]) for part in parts if part}
+    return known if len(known) == len(parts) else {text: Fraction(1)}
+
+
+def _flat(shapes: Mapping[str, Fraction]) -> Mapping[tuple[int, int], Fraction]:
+    """The same by rows and columns."""
+    shares: dict[tuple[int, int], Fraction] = {}
+    for shape, share in shapes.items():
+        *outer, last = map(int, shape.split("x"))
+        key = (math.prod(outer), last)
+        shares[key] = shares.get(key, Fraction()) + share
+    return shares
+
+
+def _named(text: str) -> str:
+    """The shapes of `_shapes` as a sentence has them: of many the first."""
+    shapes = _shapes(text)
+    if len(shapes) == 1:
+        return text
+    parts = [f"{shape} in {share}" for shape, share in shapes.items()]
+    if len(parts) > MOST_SHAPES:
+        parts = [*parts[:MOST_SHAPES], "others in the rest"]
+    return f"{', '.join(parts[:-1])} and {parts[-1]} of the steps"
 
 
 def _part(table: pd.DataFrame, which: pd.Series) -> float:
@@ -259,10 +308,12 @@ class Comparison:
     def places(self) -> dict[str, tuple[str, str]]:
         """What differs of where and how they were recorded: of both, by what it is."""
         pairs = {"framework": lambda t: t.framework, "device": lambda t: t.device,
-                 "GPU": lambda t: t.gpu.partition(" ")[2], "GPUs": _gpus}  # fmt: skip
+                 "GPU": lambda t: t.gpu.partition(" ")[2], "GPUs": _gpus,
+                 "GPU number": lambda t: t.gpu.partition(" ")[0].removeprefix("GPU:")}  # fmt: skip
         known = {name: tuple(map(of, self._traces)) for name, of in pairs.items()}
         recorded = [trace.recorded for trace in self._traces]
         known |= {name: tuple(one.get(name, "") for one in recorded) for name in recorded[0]}
+        known["steps with the optimizer"] = self._updated(cut=True)
         return self._differing(known)
 
     @property
@@ -287,11 +338,11 @@ class Comparison:
     def works(self) -> dict[str, tuple[str, str]]:
         """What differs of the work of a step, so that no ratio of times is one of precision."""
         trains = {True: "training", False: "inference", None: ""}
-        shapes = tuple(trace.input_shape for trace in self._traces)
         known = {
             "work": tuple(trains[trace.trains] for trace in self._traces),
             "a step": self._steps(),
-            "input of the first product": ("", "") if same_input(*shapes) else shapes,
+            "steps with the optimizer": self._updated(cut=False),
+            "input of the first product": self._inputs(),
         }
         return self._differing(known) | self._models()
 
@@ -300,6 +351,27 @@ class Comparison:
         told = all(t.accumulated or t.updates is not None for t in self._traces)
         either = any(t.accumulated for t in self._traces)
         return tuple(map(_step, self._traces)) if told or either else ("", "")
+
+    def _inputs(self) -> tuple[str, ...]:
+        """The shapes of what both read, where these differ."""
+        shapes = tuple(trace.input_shape for trace in self._traces)
+        return ("", "") if same_input(*shapes) else tuple(map(_named, shapes))
+
+    def _updated(self, cut: bool) -> tuple[str, ...]:
+        """In how many steps of both the optimizer steps, where gradients accumulate over others.
+
+        As far as both tell.
+
+        Args:
+            cut: whether it may differ only as they begin and end at other places of a cycle.
+        """
+        told = all(trace.accumulated and trace.updates for trace in self._traces)
+        if not told or len({trace.updates for trace in self._traces}) == 1:
+            return "", ""
+        least, most = zip(*map(_cycle, self._traces), strict=True)
+        if cut != (max(least) <= min(most)):
+            return "", ""
+        return tuple(f"{_updates(trace)} of {trace.steps}" for trace in self._traces)
 
     @property
     def _traces(self) -> tuple[Trace, Trace]:
@@ -392,6 +464,22 @@ def _step(trace: Trace) -> str:
     if trace.updates is not None and trace.updates > SEVERAL:
         return f"with {trace.updates:.0f} steps of the optimizer"
     return "with the optimizer"
+
+
+def _updates(trace: Trace) -> int:
+    """How often the optimizer steps in all of a trace that tells it."""
+    return round((trace.updates or 0) * trace.steps)
+
+
+def _cycle(trace: Trace) -> tuple[int, float]:
+    """Over how many steps gradients are accumulated, at least and at most.
+
+    A trace that begins and ends within a cycle has an update more or less than whole ones have.
+    """
+    updates = _updates(trace)
+    least = trace.steps // (updates + 1) + 1
+    most = math.ceil(trace.steps / (updates - 1)) - 1 if updates > 1 else math.inf
+    return least, max(least, most)
 
 
 def _common(first: pd.DataFrame, second: pd.DataFrame) -> float:

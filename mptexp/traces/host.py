@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mptexp.traces.operations import TO_DEVICE, Operation, Span
+from mptexp.traces.operations import BATCH, TO_DEVICE, Operation, Span
+from mptexp.traces.steps import Interval
 
 OWN_LOSS = "mptexp loss"  # the range around the loss in mptexp's own traces
 MODULE = "nn.Module: "
 # A module that moves its inputs to the device before it calls the model that it wraps.
 WRAPPER = re.compile(r"^(Distributed)?DataParallel(_\d+)?$")
 GRAPH = "(a CUDA graph)"  # stands for the kernels of a graph that was traced as a whole
+PAGES = "MemcpyHtoD(pages)"  # of unified memory, which the device asks for as it needs them
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")  # of CUDA, its driver, and HIP
 # What launches a kernel; fills (memset) are not recorded by every version.
 LAUNCHES = re.compile(r"Launch\w*Kernel")
@@ -30,14 +32,23 @@ STEP = re.compile(r"^ProfilerStep\s*#\s*\d+$")
 RANGE = re.compile(  # what people call the range of a step, with or without its number
     r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
 )
-INPUT = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d+\): __next__")
+# Frames of Python in which a batch is awaited, unless they lie in a part of the training, or
+# around one: of anybody's iterator, of queues. Other locks are no wait for a batch.
+READS = re.compile(
+    r"\.py\(\d+\): __next__$|(^|[/\\])queues?\.py\(\d+\): get$|(^|[/\\])pool\.py\(\d+\): next$"
+)
+INPUT = re.compile(
+    r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d+\): __next__"
+    rf"|{READS.pattern}"
+)
 STEPPED = "Optimizer.step#"
 # The range around code that torch.compile made: an operation, or an annotation in later versions.
 COMPILED = "## Call CompiledFxGraph"
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
 SCALING = re.compile(r"^aten::_amp_")
-LOSS = re.compile(r"loss", re.IGNORECASE)
+# As a word: NLLLoss_0, nll_loss, NllLossBackward0; no GlossDecoder, nothing lossless.
+LOSS = re.compile(r"(?<![A-Za-z])loss(es)?(?![a-z])|Loss(es)?(?![a-z])|LOSS")
 # Of operations over many tensors at once: what clips gradients or averages weights; what only an
 # optimizer computes, and what may be one's own.
 CLIPS = re.compile(r"^_foreach_(norm|mul_|clamp\w*|lerp_)$")
@@ -174,6 +185,33 @@ def outermost(events: Iterable[Event]) -> Iterator[Event]:
             yield event
 
 
+def reads(events: Sequence[Event]) -> Iterator[Event]:
+    """The operations and frames of Python in which the threads of the events await a batch.
+
+    An iterator that trains while it is asked for the next result awaits none, nor does what a
+    module or an optimizer iterates over.
+    """
+    named = [event for event in events if event.kind in ("op", "python")]
+    trains: dict[Any, list[Interval]] = defaultdict(list)
+    for event in outermost(e for e in named if _trains(e.name)):
+        trains[event.thread].append((event.start, event.end))
+    for event in (event for event in named if INPUT.search(event.name)):
+        apart = event.kind == "op" or not READS.search(event.name)
+        if apart or not _meets(event, trains[event.thread]):
+            yield event
+
+
+@lru_cache(2**14)
+def _trains(name: str) -> bool:
+    return name.startswith(MODULE) or bool(OPTIMIZER.search(name) or BACKWARD.search(name))
+
+
+def _meets(event: Event, intervals: Sequence[Interval]) -> bool:
+    """Whether an event shares an instant with one of some intervals that do not overlap."""
+    place = bisect_left(intervals, (event.end,))
+    return place > 0 and intervals[place - 1][1] > event.start
+
+
 def without_closures(events: Sequence[Event]) -> Iterator[Event]:
     """The events, of which an optimizer's step begins after the last backward pass within it.
 
@@ -213,6 +251,7 @@ class Host:
                 self._launch[event.args["correlation"]] = event
         self._threads = {thread: Thread(of) for thread, of in threads.items()}
         self._forward = dict(self._forward_modules())
+        self._stacked = any(event.name.startswith(MODULE) for event in known)
 
     def launch(self, kernel: Event) -> Event | None:
         """What launched a kernel; None where the trace does not tell."""
@@ -254,11 +293,18 @@ class Host:
         return thread.at(launch.start) if thread and launch else Context()
 
     def _copy(self, context: Context, name: str) -> Operation:
-        """A copy; what a layer, a backward pass or an optimizer sends to the device is theirs."""
+        """A copy; what a layer, a backward pass or an optimizer sends to the device is theirs.
+
+        Of what stands in none it is certain only with the stack that it is a batch.
+        """
         owner = self._operation(context, "")
         wrapped = WRAPPER.match(context.module) and owner.part == "forward"
-        if not TO_DEVICE.search(name) or owner.part in ("other", "loss") or wrapped:
+        if not TO_DEVICE.search(name):
             return Operation("copy", op=name)
+        if name == PAGES:
+            return Operation("copy", owner.layer, owner.part, name)
+        if owner.part in ("other", "loss") or wrapped:
+            return Operation("copy", part=BATCH if self._stacked else "", op=name)
         return Operation("copy", owner.layer, owner.part, name)
 
     def _operation(self, context: Context, kernel: str) -> Operation:

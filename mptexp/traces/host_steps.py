@@ -14,7 +14,6 @@ from mptexp.traces import kernels, operations, steps
 from mptexp.traces.host import (
     BACKWARD,
     GRAPH_LAUNCH,
-    INPUT,
     LAUNCHES,
     ON_DEVICE,
     OPTIMIZER,
@@ -25,6 +24,7 @@ from mptexp.traces.host import (
     Event,
     Host,
     outermost,
+    reads,
 )
 from mptexp.traces.operations import Operation, Span
 from mptexp.traces.steps import Interval, Launched, Steps
@@ -158,12 +158,12 @@ def _trainers(events: Sequence[Event]) -> Collection[Any]:
     return {e.thread for e in events if e.name in names} or {e.thread for e in events}
 
 
-def _waits(events: Iterable[Event]) -> Iterator[Span]:
+def _waits(events: Sequence[Event]) -> Iterator[Span]:
     """When the host waited for a batch, when for the device, and when for memory."""
+    for event in reads(events):
+        yield Span(event.start, event.end, Operation("input"))
     for event in events:
-        if event.kind in ("op", "python") and INPUT.search(event.name):
-            yield Span(event.start, event.end, Operation("input"))
-        elif event.kind == "launch" and IDLE.search(event.name):
+        if event.kind == "launch" and IDLE.search(event.name):
             yield Span(event.start, event.end, Operation("idle"))
         elif event.kind == "launch" and ALLOCATES.search(event.name):
             yield Span(event.start, event.end, Operation("allocation"))

@@ -194,10 +194,10 @@ def _attention(match: re.Match) -> Kernel:
 def _bmm(match: re.Match) -> Kernel:
     """`bmm_Bfloat16_MxE2m1Bfloat16_Fp32`: result, operands, sums; the wider operand is multiplied.
 
-    Where only one type is named, it is that of all.
+    Where only one type is named, it is that of all; one that names none is somebody's own.
     """
     named = re.findall(r"e2m1|e4m3|e5m2|bfloat16|fp16", match["operands"] or match["result"])
-    return Kernel(_widest(named), True)
+    return Kernel(_widest(named), True) if named else UNKNOWN
 
 
 def _efficient_attention(match: re.Match) -> Kernel:

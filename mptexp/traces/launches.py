@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
@@ -21,7 +22,7 @@ from mptexp.traces.host import (
     Host,
 )
 from mptexp.traces.operations import Span, Trace
-from mptexp.traces.steps import Launched, Steps
+from mptexp.traces.steps import REPEATED, WHOLE, Launched, Steps
 
 MOST_EVENTS = 3_000_000  # that are held; some 2 GB
 # Operations that only GPUs have; PyTorch's profiler does not trace Apple's.
@@ -35,6 +36,8 @@ CAPTURES = re.compile(r"Stream(Begin|End)Capture")  # in between, launches only 
 LOST = 0.01  # of the kernels that were launched: so few may be missing
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
+NEARLY = 0.9  # of the busiest GPU's work: with so much another one is nearly as busy
+MOST_SHAPES = 3  # of batches that are named
 SKEW_US = 50.0  # by so much two clocks may differ, unsaid
 CLOCKS = "its device ran at another time than its host launched: the clocks of the two differ"
 ELSEWHERE = (
@@ -44,13 +47,11 @@ ELSEWHERE = (
 
 
 class _Recorded:
-    """What a host did, and what the device ran that is explained: the one that worked longest."""
+    """What a host did, and what the device ran that is explained, see `_explained`."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.host, self.devices = Host(events), _by_device(events)
-        self.name = max(
-            self.devices, key=lambda number: (_work_s(self.devices[number]), number), default=""
-        )
+        self.name = _explained(self.devices)
         self.ran = self.devices.get(self.name, [])
         self.spans = [self.host.span(event) for event in self.ran] or list(self.host.on_cpu())
         calls = [(call, event) for event in self.ran if (call := self.host.launch(event))]
@@ -88,6 +89,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     lost = _lost(events, found)
     graphed = bool(steps.holding(found, recorded.graphs))
     weights = {} if graphed else products.of(events, found)
+    shapes = _input_shapes(events, found)
     earlier = host_steps.earlier(events, found, recorded.waits) if recorded.devices else []
     found = host_steps.begun(found, earlier)
     updates = host_steps.updates(events, recorded.ran, found)
@@ -95,7 +97,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         _table(recorded, found, models),
         framework=framework,
         trains=host_steps.trains(events, recorded.ran, found, recorded.unnamed),
-        input_shape=_input_shape(events, found),
+        input_shape=_shared(shapes),
         weights=weights,
         graphed=graphed,
         accumulated=host_steps.accumulates(updates, found),
@@ -105,6 +107,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
             *lost,
             *_skew(recorded.launched, late),
             *host_steps.notes(events, updates, found, recorded.graphs, earlier),
+            *_unequal(shapes),
             *([] if recorded.devices else _compiled(recorded.spans)),
         ),
     )
@@ -150,6 +153,17 @@ def _by_device(events: Iterable[Event]) -> dict[str, list[Event]]:
         elif event.kind == "counted":
             counted[str(event.args.get("device", 0))].append(event)
     return devices or counted
+
+
+def _explained(devices: Mapping[str, Sequence[Event]]) -> str:
+    """The number of the GPU that is explained: the first of those that are nearly the busiest.
+
+    So it is the same one in two traces of one training, whose busiest GPU may differ by chance.
+    """
+    work = {number: _work_s(ran) for number, ran in devices.items()}
+    most = max(work.values(), default=0.0)
+    busy = [number for number, seconds in work.items() if seconds >= NEARLY * most]
+    return min(busy, key=lambda number: (len(number), number), default="")
 
 
 def _work_s(events: Iterable[Event]) -> float:
@@ -245,12 +259,50 @@ def _graphed(host: Host, ran: Sequence[Event]) -> bool:
     return of_graphs > _work_s(ran) / 2
 
 
-def _input_shape(events: Iterable[Event], found: Steps) -> str:
-    """The shape of what the first product of a step reads; empty where shapes were not recorded."""
+def _input_shapes(events: Iterable[Event], found: Steps) -> list[str]:
+    """The shapes of what the first product of each step reads, as far as they were recorded.
+
+    Of steps that nothing on the host tells apart that of the first product of all.
+    """
     begin = found.launched[0]
-    with_shapes = [e for e in events if e.start >= begin and e.args.get("shape")]
-    first = min(with_shapes, key=lambda event: event.start, default=None)
-    return "x".join(map(str, first.args["shape"])) if first else ""
+    known = (e for e in events if e.start >= begin and e.args.get("shape"))
+    with_shapes = sorted(known, key=lambda event: event.start)
+    if found.how in (WHOLE, REPEATED):
+        return [_shape(event) for event in with_shapes[:1]]
+    number = steps.numbered(found)
+    first: dict[int, str] = {}
+    for event in with_shapes:
+        if (n := number(event.start)) is not None:
+            first.setdefault(n, _shape(event))
+    return list(first.values())
+
+
+def _shape(event: Event) -> str:
+    return "x".join(map(str, event.args["shape"]))
+
+
+def _shared(shapes: Sequence[str]) -> str:
+    """The only shape; of several each with its share of the steps: `32x64 in 2/3, 32x128 in 1/3`.
+
+    Those of most steps first; the same text for the same shares of any number of steps.
+    """
+    counts = sorted(Counter(shapes).items(), key=lambda item: (-item[1], item[0]))
+    if len(counts) == 1:
+        return counts[0][0]
+    return ", ".join(f"{shape} in {Fraction(n, len(shapes))}" for shape, n in counts)
+
+
+def _unequal(shapes: Sequence[str]) -> Iterator[str]:
+    """Says where the batches of the steps are of unequal shape."""
+    counts = Counter(shapes).most_common()
+    if len(counts) > 1:
+        parts = [f"{shape} in {n}" for shape, n in counts]
+        if len(parts) > MOST_SHAPES:
+            parts = [*parts[:MOST_SHAPES], "others in the rest"]
+        yield (
+            "batches are of unequal shape, and steps so of unequal work: the first product reads "
+            f"{', '.join(parts[:-1])} and {parts[-1]} of {len(shapes)} steps"
+        )
 
 
 def _refuse_merged(events: Iterable[Event]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import launches
-from mptexp.traces.host import GRAPH, Event
+from mptexp.traces.host import GRAPH, PAGES, Event
 from mptexp.traces.operations import Trace
 
 KERNELS, COPIES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -28,7 +28,7 @@ FILLS, CALLS = "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME"
 GRAPHS, RANGES = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "NVTX_EVENTS"
 # ENUM_CUDA_MEMCPY_OPER; of unified memory from 11.
 COPY_KINDS = {1: "MemcpyHtoD", 2: "MemcpyDtoH", 8: "MemcpyDtoD", 9: "MemcpyHtoH", 10: "MemcpyPtoP"}
-COPY_KINDS |= {11: "MemcpyHtoD", 12: "MemcpyDtoH", 13: "MemcpyDtoD"}
+COPY_KINDS |= {11: PAGES, 12: "MemcpyDtoH", 13: "MemcpyDtoD"}
 OF_PYTORCH = re.compile(r"^(?P<name>[\w:#.<>()~ ]+?), (?:seq|op_id) = (?P<number>\d+)")
 VERSION = re.compile(r"(_pt[sd][sz])?_v\d+$")  # cudaStreamSynchronize_ptsz_v7000
 

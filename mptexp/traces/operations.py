@@ -8,7 +8,7 @@ JAX, `kineto` PyTorch's, `nsight` that of Nsight Systems. The reader names what 
 import math
 import re
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ WAITS = ("another GPU", "retracing", "input", "loop", "idle", "allocation", "hos
 TO_DEVICE = re.compile(r"H2D|HtoD|HostToDevice|(Memcpy|\()M2D")
 COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)  # copies and fills
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
+OF_BATCH = 2  # copies between other products: its inputs and its labels
 LOOP_PAUSE_US = 1000.0  # beside other work a longer one between operations of loops is not theirs
 # Operations of TensorFlow that carry what a loop takes and gives: they stand at its ends.
 IN_LOOP = re.compile(r"^Tensor(List|Array)")
@@ -71,6 +72,7 @@ AUTODIFF, LOOSE = "autodiff", "loose"
 COUNTS = re.compile(
     r"^(Arg(Max|Min)|(Not)?Equal|In?TopK\w*|Logical\w+|Bit\w+|Pack|DivNoNan)(V\d)?$"
 )
+BATCH = "batch"  # the part of a copy that is known to be of a batch
 GAP, WORKING = Operation("gap"), Operation("op")  # between two steps; anything at all
 
 
@@ -78,7 +80,7 @@ class Span(NamedTuple):
     """An event: from when to when, in microseconds, and what it was.
 
     Of the operation only the first five fields count. A copy between host and device has the state
-    copy, which `shares` resolves; a part only where it is known not to be of a batch.
+    copy, which `shares` resolves; a part only where it is known whether it is of a batch.
     """
 
     start: float
@@ -187,6 +189,7 @@ def of_steps(
     steps: Steps,
     device: str,
     every: int = 1,
+    fed: bool = False,
 ) -> Trace:
     """The table of what ran in the steps of a trace, and how much lies outside them.
 
@@ -195,11 +198,13 @@ def of_steps(
         waits: what the host did meanwhile, with a state of `WAITS`.
         pipeline: when the input pipeline worked.
         every: steps that an interval holds.
+        fed: whether nothing but batches is copied to the device in no layer.
 
     Raises:
         ParamsError: where a step takes hours, or no time.
     """
     spans, number = list(operations), len(steps.intervals) * every
+    spans = spans if fed else list(_without_weights(spans, steps))
     waits = [*waits, *_in_loops(spans)]
     if max(steps.seconds()) > LONGEST_S:
         hours = max(steps.seconds()) / 3600
@@ -257,6 +262,35 @@ def _left(
             states[operation.state] += us / 1e6
         made.append(dict(states))
     return tuple(made)
+
+
+def _without_weights(spans: Sequence[Span], steps: Steps) -> Iterator[Span]:
+    """Spans in which what is copied to the device again and again within a step is no batch.
+
+    Such as weights that are kept on the host and sent layer by layer. A batch is what is copied
+    before the first product of a step; after the last one it may be the next.
+    """
+    products = sorted(s.start for s in spans if kernels.work(s.operation.kernel) == "matrix")
+    begin, end = steps.between
+    sent = [s for s in spans if begin <= s.start < end and _may_be_batch(s.operation)]
+    places = {bisect_right(products, span.start) for span in sent}
+    if len(places) <= OF_BATCH * len(steps.intervals):
+        yield from spans
+        return
+    ends = [end for _, end in steps.intervals]
+    for span in spans:
+        step = bisect_right(ends, span.start)
+        if step < len(ends) and _may_be_batch(span.operation):
+            begin, end = steps.intervals[step]
+            before = bisect_left(products, begin) < bisect_right(products, span.start)
+            if before and _next(products, span.start) < end:
+                span = span._replace(operation=span.operation._replace(part="other"))
+        yield span
+
+
+def _may_be_batch(operation: Operation) -> bool:
+    """Whether an operation is a copy to the device of which nothing says what it copies."""
+    return operation.state == "copy" and not operation.part and bool(TO_DEVICE.search(operation.op))
 
 
 def _in_loops(spans: Sequence[Span]) -> Iterator[Span]:
@@ -393,7 +427,8 @@ def shares(
 
     They sum to what lies between the two. An instant belongs in equal shares to the operations that
     run at it, Python on a CPU before all others; to communication between devices where nothing
-    else runs, else to copies, else to one of `WAITS`: what other work hides costs no time.
+    else runs, else to what a GPU's host computes itself, else to copies, else to one of `WAITS`:
+    what other work hides costs no time.
     """
     # A sweep over the instants at which something begins (1) or ends (-1), begins first; edges
     # have no operation.
@@ -441,7 +476,9 @@ def _rank(operation: Operation) -> int:
     is done meanwhile, and either way the step lasts until Python has ended.
     """
     if operation.state in ("gap", "copy"):
-        return -2 if operation.state == "gap" else 2
+        return -2 if operation.state == "gap" else 3
+    if operation.kernel == ON_HOST:
+        return 2
     if not operation.kernel and _calls_python(operation.op):
         return -1
     return 1 if _communicates(operation) else 0
@@ -462,6 +499,6 @@ def _resolved(operation: Operation) -> Operation:
     What a layer, a backward pass or an optimizer copies there is no batch, and has their part.
     """
     if operation.state == "copy":
-        batch = TO_DEVICE.search(operation.op) and not operation.part
+        batch = TO_DEVICE.search(operation.op) and operation.part in ("", BATCH)
         return Operation("input") if batch else operation._replace(state="op")
     return operation

@@ -9,9 +9,9 @@ here.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-from mptexp.traces.operations import AUTODIFF, LOOSE, Operation
+from mptexp.traces.operations import AUTODIFF, LOOSE, TO_DEVICE, Operation
 
 LOOP = re.compile(r"(^|/)while(_\d+)?/")
 LAYER = ".layer"  # TensorFlow appends numbers of its own to names; this tells where ours end
@@ -43,11 +43,18 @@ OPTIMIZERS = {"adam", "adamw", "adamax", "nadam", "sgd", "rmsprop", "adagrad", "
 OPTIMIZERS |= {"lion", "lamb", "adafactor", "muon", "lossscaleoptimizer", "loss_scale_optimizer"}
 OPTIMIZERS |= {"optimizer"}
 APPLIES = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")  # ResourceApplyAdam
+# Words in the names of losses, and at the end of those of a model's parts: `hinge_block`.
 LOSS = re.compile(
-    r"cross_?entropy|mean_(squared|absolute)|huber|hinge|kullback|log_cosh|cosine_similarity"
-    r"|compile_(loss|metrics)|(^|_)loss(_|$)|regularizer$",
-    re.IGNORECASE,
+    r"(^|_)(cross_?entropy|mean_(squared|absolute)|huber|hinge|kullback|log_cosh|cosine_similarity"
+    r"|compile_(loss|metrics)|loss(es)?)(_|$)|(^|_)regularizer$"
 )
+OF_MODEL = re.compile(
+    r"_(net(work)?|model|module|block|stage|encoder|decoder|codec|embed(ding|der)?|tower|branch"
+    r"|backbone|conv|dense|linear|projection|attention|transformer)$"
+)
+DIFFERENTIATED = re.compile(r"(^|[/(])(jvp|vjp|transpose)\(|(^|/)gradient_tape/")
+CONVOLUTION = re.compile(r"conv(?!ert)", re.IGNORECASE)
+PRODUCT = re.compile(r"matmul|dot_general|einsum|gemm", re.IGNORECASE)
 # What frameworks put around the scopes of a model, and the function that an XLA module was made of.
 WRAPPER = re.compile(
     r"^(jit|pjit|pmap|xla_pmap|jvp|vjp|transpose|vmap|remat|checkpoint|shard_map|named)\((.*)\)$"
@@ -120,6 +127,20 @@ def _parts(path: str) -> list[str]:
     return [*parts, path[begin:]]
 
 
+def _outermost(path: str) -> str:
+    """The first scope of a path that somebody named."""
+    scopes = (scope for part in _parts(path) for scope in _unwrapped(part))
+    return next((scope for scope in scopes if not AROUND.match(scope)), "")
+
+
+@lru_cache(2**14)  # a trace has few scopes, and each very often
+def _of_loss(scope: str) -> bool:
+    """Whether a scope is a loss's, by the words of its name: no `gloss_decoder`, `hinge_block`."""
+    plain = _unnumbered(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", scope))
+    words = plain.lower()
+    return bool(LOSS.search(words)) and not OF_MODEL.search(words)
+
+
 def _unwrapped(scope: str) -> list[str]:
     """The scopes within `transpose(jvp(Model))`; none within `jit(train_step)`."""
     while match := WRAPPER.match(scope):
@@ -166,25 +187,41 @@ class Naming:
     def _part(self, path: str, op: str) -> str:
         last = path.rpartition("/")[2]
         words = {_unnumbered(word) for word in re.split(r"[/()]", path)}
-        lowered = {word.lower() for word in words}
-        if words & set(self.optimizers) or (not self.optimizers and lowered & OPTIMIZERS):
-            return "optimizer"
-        if APPLIES.match(op):
+        if APPLIES.match(op) or self._optimizes(path, op, words):
             return "optimizer"
         if added := ADDED.match(path):
             return "loss" if self._sums_a_loss(added["sum"]) else AUTODIFF
         if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
-        scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
-        outermost = next((scope for scope in scopes if not AROUND.match(scope)), "")
-        if UPDATES.match(outermost):
+        if UPDATES.match(_outermost(path)):
             return "updates"
+        scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
         named = words & {"compile_loss", "compile_metrics"}
-        if named or any(LOSS.search(scope) for scope in scopes[:-1]):
+        if named or any(map(_of_loss, scopes[:-1])):
             return "loss"
         if _adds_to_loss(path, op):
             return "loss" if self._of_loss(path, op, last) else LOOSE
         return "other"
+
+    def _optimizes(self, path: str, op: str, words: Collection[str]) -> bool:
+        """Whether an operation stands in an optimizer's scope; a layer may have such a name too.
+
+        Of an optimizer nothing is differentiated, and its products stand in no other scope.
+
+        Args:
+            words: of the path, without numbers.
+        """
+        known = self._is_optimizer(*words)
+        if not known or DIFFERENTIATED.search(path) or CONVOLUTION.search(op):
+            return False
+        outermost = _unnumbered(_outermost(path))
+        of_model = outermost in self._gradients or bool(PRODUCT.search(op))
+        return not of_model or self._is_optimizer(outermost)
+
+    def _is_optimizer(self, *words: str) -> bool:
+        if self.optimizers:
+            return not set(self.optimizers).isdisjoint(words)
+        return any(word.lower() in OPTIMIZERS for word in words)
 
     def _sums_a_loss(self, name: str) -> bool:
         """Whether a gradient of the loss's own is a term: without it nothing would be summed."""
@@ -213,7 +250,9 @@ class Naming:
             args: the details that stand with the event.
         """
         if name.startswith("Memcpy"):
-            return Operation("copy", op=name.split(" ")[0])
+            # What a program of XLA's sends itself are weights and states; a batch is its input.
+            of_program = "hlo_op" in args and TO_DEVICE.search(name)
+            return Operation("copy", part="other" if of_program else "", op=name.split(" ")[0])
         if name.startswith("Memset"):
             return Operation("op", "", "other", "Memset", name)
         path, op = _launched_for(args)

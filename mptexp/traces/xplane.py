@@ -38,9 +38,11 @@ INPUT = "mptexp input"  # the annotation around the wait for a batch, where the 
 CONTAINERS = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 CONTAINERS |= {"PartitionedCall", "StatefulPartitionedCall", "_Send", "_Recv", "NoOp"}
 CONTAINERS |= {"_HostSend", "_HostRecv", "RemoteCall", "EagerRemoteCall"}
+CONTAINERS |= {"_XlaRun", "XlaLaunch", "XlaLaunchV2", "_XlaCompile"}  # of clusters of XLA's
 INPUT_EVENTS = (INPUT, "IteratorGetNext", "Iterator::Root", "MultiDeviceIteratorGetNext")
 # A function that tf.data runs, whose operations run on the threads of any other (tf_Compute).
 INPUT_FUNCTIONS = ("InstantiatedCapturedFunction::", "CapturedFunction")
+GETS_NEXT = "tf_data_iterator_get_next"  # of tf.data's threads the one that works for the step
 IDLE_EVENTS = ("Await", "BlockHostUntilDone", "SynchronizeAllActivity", "cuStreamSynchronize")
 IDLE_EVENTS += ("cuCtxSynchronize", "hipStreamSynchronize", "hipDeviceSynchronize")
 IDLE_EVENTS += ("np.asarray(jax.Array)", "block_until_ready")
@@ -349,6 +351,7 @@ def _trace(
         steps,
         "gpu" if name else "cpu",
         every,
+        fed=bool(naming.optimizers),
     )
 
 
@@ -417,17 +420,32 @@ def _inside(event: Event, intervals: Sequence[Interval]) -> bool:
     return place > 0 and event.end <= intervals[place - 1][1]
 
 
-def _waits(events: Iterable[Event], input_runs: set[str]) -> Iterator[Span]:
-    """When the host traced a function anew, waited for a batch, and when for the device."""
+def _waits(events: Sequence[Event], input_runs: set[str]) -> Iterator[Span]:
+    """When the host traced a function anew, waited for a batch, and when for the device.
+
+    What tf.data runs is awaited only where nothing tells when the step waited for a batch: it may
+    prepare later ones ahead.
+    """
+    piped = _piped(events)
+    awaited = {id(e) for e in events if _awaits_batch(e, input_runs) and id(e) not in piped} or {
+        id(e) for e in events if _runs_input(e, input_runs)
+    }
     for event in events:
         if event.on_device:
             continue
         if str(event.args.get("tf_function_call", "")).startswith("traced"):
             yield event.as_span(Operation("retracing"))
-        elif event.name.startswith(INPUT_EVENTS) or _runs_input(event, input_runs):
+        elif id(event) in awaited:
             yield event.as_span(Operation("input"))
         elif any(name in event.name for name in IDLE_EVENTS):
             yield event.as_span(Operation("idle"))
+
+
+def _awaits_batch(event: Event, input_runs: set[str]) -> bool:
+    """Whether a step asks for a batch, not one part of the pipeline another one."""
+    ahead = event.in_pipeline and not event.thread.startswith(GETS_NEXT)
+    of_pipeline = ahead or str(event.args.get("id")) in input_runs
+    return event.name.startswith(INPUT_EVENTS) and not event.on_device and not of_pipeline
 
 
 def _runs_input(event: Event, input_runs: set[str]) -> bool:

@@ -86,6 +86,47 @@ def test_a_layer_that_enlarges_images_is_no_preprocessing():
     assert cause_of(row("ResizeBilinear", "grow", "forward"), "UpSampling2D") == "memory"
 
 
+HALF = "void at::native::sbtopk::gatherTopK<{}, unsigned int, 2, false>(TensorInfo<{}>)"
+
+
+@pytest.mark.parametrize("kind", ["c10::Half", "c10::BFloat16", "__half", "__nv_bfloat16"])
+def test_a_sort_or_an_fft_in_16_bits_is_not_said_to_have_none(kind):
+    # The lie: "operations that no device has in 16 bits", of kernels that say c10::Half.
+    fft = f"void regular_fft<512u, unsigned int, {kind}>(kernel_parameters_t<512u, {kind}>)"
+    for op, kernel in (("topk", HALF.format(kind, kind)), ("_fft_r2c", fft)):
+        assert cause_of(row(op, part="other", kernel=kernel)) == "memory"
+        assert not breakdown.multiplies(op, kernel)
+        in_32 = kernel.replace(kind, "float")
+        assert cause_of(row(op, part="other", kernel=in_32)) == "no 16 bits"
+
+
+@pytest.mark.parametrize(
+    ("layer", "parts", "cause"),
+    [
+        # The lie, of a U-Net's decoder: "preprocessing beside the model bounds this training".
+        ("unet/up_sampling2d_1", ["forward"], "memory"),
+        ("UpSample_0", ["forward"], "memory"),
+        ("decoder/grow", ["forward", "backward"], "memory"),
+        ("resize_images", ["forward"], "preprocessing"),
+        ("group_sampler", ["forward"], "preprocessing"),
+    ],
+)
+def test_a_layer_that_enlarges_what_a_model_computes_is_told_by_its_name_or_gradient(
+    layer, parts, cause
+):
+    ops = {"forward": "ResizeNearestNeighbor", "backward": "ResizeNearestNeighborGrad"}
+    made = record([row(ops[part], layer, part) for part in parts])
+    for kind in ("", "Decoder"):
+        made["work"]["layers"] = [{"layer": layer, "kind": kind}]
+        assert set(breakdown.rows(made).cause) == {cause}
+
+
+def test_a_layer_of_preprocessing_stays_one_where_its_kind_is_known():
+    made = record([row("ResizeBilinear", "up_sample", "forward")])
+    made["work"]["layers"] = [{"layer": "up_sample", "kind": "Resizing"}]
+    assert set(breakdown.rows(made).cause) == {"preprocessing"}
+
+
 def record(rows, step_s=0.2):
     """A record whose traced step took 0.1 s longer for every 0.1 s of rows, and 0.2 s timed."""
     traced = sum(found["seconds"] for found in rows)

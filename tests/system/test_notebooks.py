@@ -77,6 +77,7 @@ def build(shape, classes):
 def test_the_first_notebook_answers_for_a_model_and_images_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MPTEXP_FORK", "1")
     (tmp_path / "mine.py").write_text(OWN)
     for name in ("a", "b"):
         write_images(tmp_path / "images" / name, 80)

@@ -46,7 +46,7 @@ def lacking(tmp_path_factory):
         return subprocess.run(
             [home / "bin/python", "-m", "mptexp", *words],
             cwd=cwd,
-            env=os.environ | {"PYTHONPATH": str(PROJECT)},
+            env=os.environ | {"PYTHONPATH": str(PROJECT), "MPTEXP_FORK": "1"},
             capture_output=True,
             text=True,
         )

@@ -1,6 +1,8 @@
 """What a kernel was launched for; whole traces are in test_kineto.py."""
 
-from mptexp.traces.host import Event, Host
+import pytest
+
+from mptexp.traces.host import Event, Host, reads
 
 
 def event(kind, name, start, end, thread=1, **args):
@@ -100,3 +102,78 @@ def test_an_optimizer_of_one_s_own_is_told_by_what_it_computes():
     (own,) = over_weights("_foreach_addcdiv_", optimizer=False)
     assert own == ["other", *["optimizer"] * 3]  # it may step within the backward pass
     assert list(over_weights("_foreach_addcdiv_", "_foreach_sub_")) == [["other"] * 4] * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "part"),
+    [
+        # The lie: "the loss bounds this training: 78 %", of a decoder of sign language.
+        ("GlossDecoder_0", "forward"),
+        ("LosslessCodec_0", "forward"),
+        ("CrossEntropyLoss_0", "loss"),
+        ("NLLLoss_0", "loss"),
+        ("InfoNCELosses", "loss"),
+    ],
+)
+def test_a_module_is_the_loss_by_a_whole_word_of_its_name(module, part):
+    events = [event("python", f"nn.Module: {module}", 10, 30), event("op", "aten::mm", 12, 20)]
+    assert Host([*events, LAUNCH]).span(KERNEL).operation.part == part
+
+
+@pytest.mark.parametrize(
+    ("op", "part"), [("aten::nll_loss_nd", "loss"), ("aten::my_gloss", "other")]
+)
+def test_an_operation_is_the_loss_by_a_whole_word_of_its_name(op, part):
+    assert Host([event("op", op, 12, 20), LAUNCH]).span(KERNEL).operation.part == part
+
+
+def test_a_copy_without_an_owner_is_certainly_a_batch_where_the_stack_was_recorded():
+    copy = event("copy", "Memcpy HtoD (Pinned -> Device)", 50, 60, correlation=1)
+    module = event("python", "nn.Module: Net_0", 100, 120)
+    assert Host([LAUNCH]).span(copy).operation.part == ""
+    assert Host([module, LAUNCH]).span(copy).operation.part == "batch"
+
+
+def awaited(*frames):
+    """The frames of Python beside a module and an optimizer's step in which a batch is awaited."""
+    parts = [event("python", "nn.Module: Net_0", 100, 200),
+             event("python", "nn.Module: Linear_0", 110, 120),
+             event("op", "Optimizer.step#SGD.step", 300, 400)]  # fmt: skip
+    known = [event("python", *frame) for frame in frames]
+    return [found.name for found in reads([*parts, *known])]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia/dali/plugin/pytorch.py(190): __next__",
+        "my_loader.py(12): __next__",
+        "queue.py(154): get",
+        "multiprocessing/queues.py(97): get",
+        "multiprocessing/pool.py(853): next",
+    ],
+)
+def test_a_wait_in_anybody_s_loader_is_one_for_a_batch(name):
+    # The lie: "the host bounds this training: for 84 % of a step the device has no work".
+    assert awaited((name, 0, 90)) == [name]
+    assert awaited((name, 210, 290)) == [name]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ("queue.py(154): get", 130, 190),  # in a module: of a pipeline of stages, say
+        ("my_iterator.py(7): __next__", 310, 320),  # in the optimizer's step
+        ("trainer.py(80): __next__", 50, 450),  # an iterator whose results are trained steps
+        ("threading.py(288): wait", 0, 90),
+        ("<built-in method acquire of _thread.lock object>", 0, 90),
+        ("my_cache.py(3): get", 0, 90),
+    ],
+)
+def test_other_locks_and_what_a_training_iterates_over_are_no_wait_for_a_batch(frame):
+    assert awaited(frame) == []
+
+
+def test_a_loader_of_pytorch_s_is_awaited_wherever_it_is_asked():
+    loader = "torch/utils/data/dataloader.py(628): __next__"
+    assert awaited((loader, 0, 90)) == [loader]

@@ -236,3 +236,9 @@ def test_the_recorded_kernels_are_of_every_kind():
 )
 def test_what_inductor_generates_is_named_after_all_around_it(name, work):
     assert kernels.work(name) == work
+
+
+@pytest.mark.parametrize("name", ["bmm_kernel", "bmm_fwd_kernel_0d1d2d"])
+def test_a_kernel_of_somebody_s_own_is_not_said_to_run_on_tensor_cores(name):
+    assert kernels.work(name) == "matrix"
+    assert kernels.kernel(name) == kernels.UNKNOWN

@@ -200,3 +200,11 @@ def test_a_module_that_only_wraps_the_model_copies_a_batch():
         named = [e | {"name": e["name"].replace("Net_0", name)} for e in events]
         seconds = breakdown.by_cause_of(breakdown.of_trace(read(named)))
         assert (seconds["loads"] > 0) == (cause == "loads")
+
+
+def test_a_step_waits_for_a_loader_that_is_none_of_pytorch_s():
+    batch = [host("my_loader.py(12): __next__", 1000 * n, 200, "python_function") for n in (0, 1)]
+    frames = [e for e in gpu_steps(2, *batch) if "enumerate(DataLoader)" not in e["name"]]
+    assert rows(read(frames))["input", ""] == rows(read(gpu_steps(2)))["input", ""]
+    other = [e | {"tid": 5} if "__next__" in e["name"] else e for e in frames]
+    assert rows(read(other))["input", ""].seconds == pytest.approx(50e-6)  # the copy alone

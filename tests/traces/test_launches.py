@@ -1,7 +1,7 @@
 """What a device ran and a host launched, of PyTorch's traces."""
 
 import pytest
-from builders import KINETO, device, gpu_steps, host, kineto_step
+from builders import KINETO, device, gpu_steps, host, kineto_step, without
 
 from mptexp.diagnosis import breakdown
 from mptexp.spec.errors import ParamsError
@@ -40,6 +40,18 @@ def test_the_busiest_gpu_is_explained_and_the_others_are_named():
     assert trace.gpus == {"GPU:0 A100": pytest.approx(500e-6), "GPU:1": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("second_us", "explained"), [(240, "GPU:0"), (260, "GPU:0"), (500, "GPU:1")]
+)
+def test_of_gpus_that_are_nearly_as_busy_the_first_is_explained(second_us, explained):
+    # The lie: of the same two GPUs "matrix work fell by 1.95 ms", of the first in one trace and of
+    # the second in the other, which was busier by 5 % there.
+    other = [device("sm80_xmma_gemm", n * 1000 + 300, second_us, device=1) for n in range(2)]
+    trace = read(gpu_steps(2, *other))
+    assert trace.gpu == explained
+    assert set(trace.gpus) == {"GPU:0", "GPU:1"}
+
+
 def test_a_trace_of_a_cpu_counts_each_operation_without_what_is_in_it():
     events = [e for step in range(2) for e in kineto_step(KINETO[1], step) if e["pid"] != 0]
     with pytest.raises(ParamsError, match="ran on a GPU and holds none of its kernels"):
@@ -74,6 +86,45 @@ def test_the_input_of_the_first_product_is_told():
     events = gpu_steps(2, host("aten::conv2d", 1, 5, **{"Input Dims": [[32, 3, 8, 8], []]}))
     assert read(events).input_shape == "32x3x8x8"
     assert read(gpu_steps(2)).input_shape == ""
+
+
+def batches(lengths):
+    """Steps whose first product reads sequences of these lengths, and a later one what is alike."""
+    made = [
+        host("aten::linear", n * 1000 + at, 5, **{"Input Dims": [[32, length, 768], [768, 768]]})
+        for n, first in enumerate(lengths)
+        for at, length in ((210, first), (220, 7))
+    ]
+    return gpu_steps(len(lengths), *made)
+
+
+def test_batches_of_unequal_shape_are_told_of_every_step():
+    # The lie: "mixed is 1.62× faster", of steps of which all but the first had half the length.
+    trace = read(batches([512, 256, 256, 256, 256]))
+    assert trace.input_shape == "32x256x768 in 4/5, 32x512x768 in 1/5"
+    assert trace.notes == (
+        "batches are of unequal shape, and steps so of unequal work: the first product reads "
+        "32x256x768 in 4 and 32x512x768 in 1 of 5 steps",
+    )
+    (note,) = read(batches([16, 16, 32, 64, 128])).notes
+    assert note.endswith(
+        "32x16x768 in 2, 32x32x768 in 1, 32x64x768 in 1 and others in the rest of 5 steps"
+    )
+    even = read(batches([512] * 3))
+    assert (even.input_shape, even.notes) == ("32x512x768", ())
+
+
+def test_shares_of_the_steps_are_the_same_of_any_number_of_steps():
+    few, many = read(batches([512, 256])), read(batches([512, 256, 256, 512]))
+    assert few.input_shape == many.input_shape == "32x256x768 in 1/2, 32x512x768 in 1/2"
+
+
+def test_without_marks_the_first_product_is_told():
+    bare = without(batches([512, 256, 256, 256]), "ProfilerStep", "Optimizer")
+    trace = read(bare)
+    assert trace.how == "the repetition of its operations"
+    assert trace.input_shape == "32x512x768"
+    assert not any("unequal" in note for note in trace.notes)
 
 
 @pytest.mark.parametrize(

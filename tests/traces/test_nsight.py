@@ -139,3 +139,19 @@ def test_a_view_that_computes_without_end_is_no_table(tmp_path):
         )
     with pytest.raises(ParamsError, match="a database without CUDA kernels"):
         nsight.read(tmp_path / "a.sqlite")
+
+
+@pytest.mark.parametrize(("kind", "cause"), [(1, "input"), (11, "loads"), (12, "copies")])
+def test_pages_of_unified_memory_that_move_are_no_batch(tmp_path, kind, cause):
+    # The lie: "wait for input 28 %", of weights that do not fit the device.
+    file = nsight_export(tmp_path / "a.sqlite", steps=3)
+    plain = breakdown.by_cause_of(breakdown.of_trace(nsight.read(file)))
+    with sqlite3.connect(file) as database:
+        for step in range(3):
+            begin = step * 10**6 + 850_000
+            database.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, copyKind) "
+                f"VALUES ({begin}, {begin + 60_000}, 0, {kind})"
+            )
+    found = breakdown.by_cause_of(breakdown.of_trace(nsight.read(file)))
+    assert found[cause] - plain[cause] == pytest.approx(60e-6)

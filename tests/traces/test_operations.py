@@ -55,13 +55,49 @@ def test_a_long_pause_is_a_loop_s_where_nothing_else_ran_meanwhile():
         assert rows.get("loop", 0.0) == pytest.approx(paused)
 
 
+def sent_at(*instants, fed=False, part=""):
+    """Seconds by state and operation of two steps of 100 us with four products in each, from 30 on,
+    in which 2 us are copied to the device at some instants."""
+    product = Operation("op", op="linear", kernel="ampere_sgemm_128x64_tn")
+    spans = [
+        Span(100 * n + at, 100 * n + at + 5, product) for n in (0, 1) for at in (30, 40, 50, 60)
+    ]
+    copy = COPY._replace(part=part)
+    spans += [Span(100 * n + at, 100 * n + at + 2, copy) for n in (0, 1) for at in instants]
+    marks = steps.adjoining([(0, 100), (100, 200)], "marks")
+    trace = operations.of_steps(spans, [], [], marks, "gpu", fed=fed)
+    return {(r.state, r.op): round(r.seconds * 1e6) for r in trace.operations if r.op != "linear"}
+
+
+def test_what_is_copied_to_the_device_between_the_products_of_a_step_is_no_batch():
+    # The lie, of weights that are sent layer by layer and no stack: "waiting for input: 62 %".
+    host = ("host", "")
+    layerwise = sent_at(20, 36, 46, 56)
+    assert layerwise == {host: 72, ("input", ""): 2, ("op", "MemcpyH2D"): 6}
+    assert sent_at(20, 36, 46, 56, fed=True) == {host: 72, ("input", ""): 8}
+    assert sent_at(20, 36, 46, 56, part=operations.BATCH) == {host: 72, ("input", ""): 8}
+
+
+@pytest.mark.parametrize("instants", [(20,), (20, 46), (20, 80), (36, 80)])
+def test_what_is_copied_once_or_twice_a_step_is_a_batch(instants):
+    # One that is copied ahead, or while the device is at work on the step before.
+    assert sent_at(*instants)["input", ""] == 2 * len(instants)
+
+
 def test_python_on_a_cpu_goes_before_what_runs_beside_it():
     python = Operation("op", "odd", "forward", "EagerPyFunc")
     (owned,) = operations.shares([Span(0, 8, python), Span(2, 10, A)], [], (0, 10))
     assert owned == {python: 8, A: 2}
-    kernel, on_host = A._replace(kernel="k"), python._replace(kernel=operations.ON_HOST)
-    (owned,) = operations.shares([Span(0, 8, on_host), Span(0, 8, kernel)], [], (0, 8))
-    assert owned == {on_host: 4, kernel: 4}
+
+
+@pytest.mark.parametrize("op", ["EagerPyFunc", "Digamma"])
+def test_what_a_host_computes_beside_its_gpu_costs_no_time(op):
+    # The lie: "operations that ran on the CPU instead of the GPU 49 %" of steps that kernels fill.
+    kernel, sends = A._replace(kernel="k"), A._replace(kernel="ncclDevKernel_AllReduce_Sum_f32")
+    on_host = Operation("op", "odd", "forward", op, operations.ON_HOST)
+    spans = [Span(0, 9, on_host), Span(1, 4, kernel), Span(4, 6, sends), Span(7, 8, COPY)]
+    (owned,) = operations.shares(spans, [], (0, 9))
+    assert owned == {on_host: 4, kernel: 3, sends: 2}
 
 
 def test_a_trace_is_told_per_step_and_sums_to_it():

@@ -164,3 +164,39 @@ def test_a_sum_of_gradients_is_the_loss_where_the_loss_has_a_term_of_it(calls):
     assert named == dict.fromkeys(named, AUTODIFF) | dict.fromkeys(
         ["AddN_1", "gradient_tape/AddN"], "loss"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "part", "layer"),
+    [
+        # The lies: a layer is the optimizer, or the loss, by a word in its name.
+        ("jit(train_step)/jvp(MuonTracker)/muon/dense/dot_general", "forward",
+         "MuonTracker/muon/dense"),
+        ("jit(train_step)/transpose(jvp(Zoo))/lion/dense/add", "backward", "Zoo/lion/dense"),
+        ("gradient_tape/particle_net/muon/dense_1/mul/Mul", "backward",
+         "particle_net/muon/dense_1"),
+        ("particle_net/muon/dense_1/MatMul", "forward", "particle_net/muon/dense_1"),
+        ("particle_net/muon/dense_1/BiasAdd", "forward", "particle_net/muon/dense_1"),
+        ("muon/conv/Conv2D", "forward", "muon/conv"),
+        ("gan/hinge_block/conv/Conv2D", "forward", "gan/hinge_block/conv"),
+        ("jit(step)/jvp(Net)/loss_weighting_net/Dense_0/dot_general", "forward",
+         "Net/loss_weighting_net/Dense_0"),
+        ("jit(step)/jvp(Net)/LossEncoder_0/dot_general", "forward", "Net/LossEncoder_0"),
+        ("model/GlossDecoder/dense/MatMul", "forward", "model/GlossDecoder/dense"),
+        ("model/lossless_codec/conv/Conv2D", "forward", "model/lossless_codec/conv"),
+        # What are optimizers and losses.
+        ("StatefulPartitionedCall/muon/while/body/_7/MatMul", "optimizer", ""),
+        ("jit(train_step)/muon/dot_general", "optimizer", ""),
+        ("jit(train_step)/optimizer/adam/mul", "optimizer", ""),
+        ("cond/then/_61/cond/Adam/Adam/update_3/mul", "optimizer", ""),
+        ("hinge_loss/Maximum", "loss", ""),
+        ("jit(step)/jvp(ContrastiveLoss_0)/dot_general", "loss", ""),
+        ("SparseSoftmaxCrossEntropyWithLogits/Sum", "loss", ""),
+        ("masked_lm_loss_1/Mean", "loss", ""),
+        ("model/dense/kernel/Regularizer_2/Sum", "loss", ""),
+    ],
+)  # fmt: skip
+def test_a_layer_is_no_optimizer_or_loss_by_a_word_in_its_name(path, part, layer):
+    naming = Naming(differentiated=frozenset({"particle_net"}))
+    row = naming.operation(path, path.rpartition("/")[2], "")
+    assert (row.part, row.layer) == (part, layer)

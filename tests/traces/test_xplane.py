@@ -167,6 +167,78 @@ def test_a_trace_of_the_host_alone_is_refused(tmp_path, events, why):
         xplane.explain(xplane.of_file(tmp_path / "a.xplane.pb"))
 
 
+def gpu_events(*more, steps=3):
+    """Steps of 1000 us in which a GPU computes from 700 on and a batch is awaited until 100."""
+    known = (
+        ("/host:CPU", "python", "train", 0, 1000, {"step_num": 1}),
+        ("/host:CPU", "tf_Compute/1", "IteratorGetNext", 0, 100, {}),
+        ("/device:GPU:0", "Stream #1", CONV, 700, 200, {"tf_op": "model/conv/Conv2D:Conv2D"}),
+        ("/device:GPU:0", "Stream #1", CONV, 900, 100,
+         {"tf_op": "gradient_tape/model/conv/Conv2D/Conv2DBackpropFilter:Conv2DBackpropFilter"}),
+    )  # fmt: skip
+    return [
+        xplane.Event(process, thread, name, 1000 * step + start, 1000 * step + start + took, args)
+        for step in range(steps)
+        for process, thread, name, start, took, args in (*known, *more)
+    ]
+
+
+def states(*more, lacking=()):
+    events = [event for event in gpu_events(*more) if event.name not in lacking]
+    seconds = breakdown.by_cause_of(breakdown.of_trace(xplane.explain(events)))
+    return (seconds[seconds > 0] * 1e6).round().to_dict()
+
+
+# The function of tf.data that a thread of the executor runs, and that its pipeline called.
+AHEAD = (
+    ("/host:CPU", "tf_data_parallel_map/9", "InstantiatedCapturedFunction::RunAsync", 0, 30,
+     {"id": "77"}),
+    ("/host:CPU", "tf_Compute/7", "ExecutorState::Process", 50, 600, {"id": "77"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        AHEAD,
+        # Iterators that the pipeline itself asks.
+        [("/host:CPU", "tf_data_prefetch/3", "Iterator::Root::Prefetch::ParallelMap", 50, 600, {})],
+        [*AHEAD, ("/host:CPU", "tf_Compute/7", "IteratorGetNext", 60, 500, {})],
+        [*AHEAD, ("/host:CPU", "tf_data_iterator_get_next/8", "IteratorGetNextOp::DoCompute",
+                  60, 500, {"id": "77"})],
+    ],
+)  # fmt: skip
+def test_batches_that_are_prepared_ahead_keep_no_step_waiting(more):
+    # The lie: "waiting for input bounds this training: 79 %", of a host that launches slowly.
+    assert states(*more) == {"matrix": 300, "input": 100, "host": 600}
+
+
+def test_a_step_waits_as_long_as_it_asks_for_its_batch():
+    asks = ("tf_data_iterator_get_next/8", "IteratorGetNextOp::DoCompute", 50, 500, {"id": "5"})
+    assert states(*AHEAD, ("/host:CPU", *asks)) == {"matrix": 300, "input": 550, "host": 150}
+
+
+def test_where_no_question_for_a_batch_is_recorded_a_step_waits_while_tf_data_works():
+    found = states(*AHEAD, lacking=("IteratorGetNext",))
+    assert found == {"matrix": 300, "input": 600, "host": 100}
+
+
+@pytest.mark.parametrize("op", ["_XlaRun", "XlaLaunch", "_XlaCompile"])
+def test_what_launches_a_cluster_of_xla_is_no_work_of_the_host(op):
+    # The lie: "operations that ran on the CPU instead of the GPU 49 %".
+    path = f"cluster_1_1/xla_run:{op}"
+    launches = ("/host:CPU", "tf_Compute/1", op, 150, 800, {"long_name": path})
+    assert states(launches) == states()
+
+
+@pytest.mark.parametrize(("args", "cause"), [({"hlo_op": "copy-start.1"}, "loads"), ({}, "input")])
+def test_what_a_program_of_xla_sends_to_its_device_is_no_batch(args, cause):
+    # The lie, of weights that JAX keeps on the host: "waiting for input bounds this: 64 %".
+    sent = ("/device:GPU:0", "Stream #2", "MemcpyH2D", 200, 300, args)
+    plain, found = states(), states(sent)
+    assert found[cause] - plain.get(cause, 0) == 300
+
+
 def test_marks_of_evaluations_are_no_steps_of_training():
     # The lie: 30 steps of 20 ms, "this inference", of ten steps of training and an evaluation.
     def marked(name, number, begin, length):

@@ -35,7 +35,7 @@ BOUND = {
     "checks": "Checks of numbers bound {work}: {share} of {step}",
     "preprocessing": "Preprocessing beside the model bounds {work}: {share} of {step}",
     "random": "Random numbers bound {work}: {share} of {step}",
-    "no 16 bits": "Operations that no device has in 16 bits bound {work}: {share} of {step}",
+    "no 16 bits": "Operations that frameworks compute in 32 bits bound {work}: {share} of {step}",
     "unexplained": "What bounds {work} is unexplained: {share} of {step}",
 }
 WORK = {True: "this training", False: "this inference", None: "this recording"}
@@ -47,7 +47,17 @@ CUT_SHORT = (
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
 UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
 # What 16 bits could halve beside memory-bound work and casts, of `recording.HALVED`.
-MOVED = {"communication": {"communication"}, "copies": {"copies", "loads"}}
+MOVED = {
+    "communication": {"communication"},
+    "copies": {"copies", "loads"},
+    "the loss": {"loss"},
+    "random numbers": {"random"},
+}
+# What is said of `recording.HIDING`.
+HIDING = {
+    "another GPU": "in {share} of its step only another GPU works",
+    "unexplained": "{share} of its step is unexplained",
+}
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
 
 
@@ -158,9 +168,7 @@ def comparison_sentence(comparison: Comparison) -> str:
         f"Within these recordings {second} is {wording.over(comparison.speedup)} {first} "
         f"({times[0]} ms against {times[1]} ms, {_of_steps(comparison)})"
     )
-    for name, trace in ((first, before), (second, after)):
-        if median := _median(trace):
-            head += f", with unequal steps in {name}, whose median is {median}"
+    head += _unequal({first: before, second: after})
     if comparison.places:
         head += f", but {wording.listed(_differences(comparison.places))}"
     table = comparison.by_cause
@@ -175,6 +183,18 @@ def comparison_sentence(comparison: Comparison) -> str:
     text = f"{head}: {wording.listed(parts)}" if parts else head
     text += _same_arithmetic(comparison, first) + _untold(comparison)
     return f"{text}. In {second}: {bound_sentence(comparison.candidate)}"
+
+
+def _unequal(traces: Mapping[str, Trace]) -> str:
+    """The medians of those of two recordings whose steps are unequal, by their names."""
+    medians = {name: median for name, trace in traces.items() if (median := _median(trace))}
+    if len(medians) > 1:
+        each = wording.listed([f"{median} in {name}" for name, median in medians.items()])
+        return f", with unequal steps in both, whose medians are {each}"
+    return "".join(
+        f", with unequal steps in {name}, whose median is {median}"
+        for name, median in medians.items()
+    )
 
 
 def _of_steps(comparison: Comparison) -> str:
@@ -248,6 +268,11 @@ def _at_best(recording: Recording, name: str, measured: float = 0.0) -> str:
     precision = recording.precision
     if precision is not None and precision >= FEWER_BITS["float16"]:
         return ""
+    if hiding := recording.hiding:
+        reasons = [HIDING[cause].format(share=percent(share)) for cause, share in hiding.items()]
+        return (
+            f"No bound can be given to what 16 bits could give {name}: {wording.listed(reasons)}."
+        )
     if recording.best > NO_BOUND:
         return (
             f"Nearly all of {name} is matrix work, so it sets no bound to what 16 bits could give."
@@ -260,7 +285,7 @@ def _at_best(recording: Recording, name: str, measured: float = 0.0) -> str:
     if measured > recording.best:
         return (
             f"{opening}16 bits would make {name} {best} {told}; it became faster by more than "
-            "that, so something else changed too."
+            "that, so some of it took less time than is assumed here; the traces do not tell why."
         )
     return f"{opening}16 bits would make {name} at most {best}: that much {told}."
 
@@ -296,8 +321,8 @@ def notes(recording: Recording) -> list[str]:
         shares = [f"{name} {percent(s / total)}" for name, s in others.items()]
         chosen = percent(trace.gpus.get(trace.gpu, 0.0) / total)
         said.append(
-            f"the busiest GPU is explained, {trace.gpu} with {chosen} of all kernel time; the "
-            f"others: {wording.listed(shares)}"
+            f"one GPU is explained, {trace.gpu} with {chosen} of all kernel time; the others: "
+            f"{wording.listed(shares)}"
         )
     return said + _counted(recording)
 

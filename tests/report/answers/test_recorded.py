@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from builders import FLOAT16, FLOAT32, KINETO, TENSORFLOAT32, UNKNOWN, kineto_step, recording, typed
@@ -8,6 +9,7 @@ from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report import recordings
 from mptexp.report.answers import recorded
 from mptexp.traces import kineto
+from mptexp.traces.operations import Operation
 
 
 @pytest.fixture
@@ -149,8 +151,49 @@ def test_lower_precision_is_not_blamed_for_another_gpu():
 def test_more_than_16_bits_could_give_is_said():
     slow = typed(FLOAT32, "a", step_times=(0.01, 0.01), step_s=0.01)
     said = recorded.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
-    assert said.endswith("faster by more than that, so something else changed too.")
+    assert said.endswith(
+        "faster by more than that, so some of it took less time than is assumed here; the traces "
+        "do not tell why."
+    )
     assert "at most" not in said  # The lie: beside a larger ratio.
+
+
+@pytest.mark.parametrize(
+    ("state", "kernel", "reason"),
+    [
+        ("another GPU", "", "in 50 % of its step only another GPU works"),
+        ("op", "_fused_mixer_kernel_0d1d2d", "50 % of its step is unexplained"),
+    ],
+)
+def test_there_is_no_bound_where_it_would_hang_on_what_nobody_knows(state, kernel, reason):
+    # The lies: "16 bits would make float32 1.33× faster ...; it became faster by more than that, so
+    # something else changed too", of a model over four GPUs; of a kernel of one's own.
+    slow, fast = typed(FLOAT32, "a"), typed(FLOAT16, "b")
+    rows = [row._replace(seconds=row.seconds / 2) for row in slow.trace.operations]
+    unknown = Operation(state, kernel=kernel, seconds=slow.trace.step_s / 2, count=1)
+    slow = replace(slow, trace=replace(slow.trace, operations=[*rows, unknown]))
+    said = recorded.shrink_sentence(Comparison(slow, fast))
+    assert said.endswith(f"No bound can be given to what 16 bits could give a: {reason}.")
+    assert "×" not in said
+
+
+def test_a_loss_and_random_numbers_are_said_to_be_halved_where_there_are_some():
+    slow = typed(FLOAT32, "a")
+    loss = Operation("op", "", "loss", "log_softmax", "softmax", 1e-4, 1)
+    slow = replace(slow, trace=replace(slow.trace, operations=[*slow.trace.operations, loss]))
+    said = recorded.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
+    assert "memory-bound work, casts and the loss half of theirs" in said
+    assert "random" not in said
+
+
+def test_unequal_steps_of_both_are_one_clause():
+    pair = [
+        typed(FLOAT32, name, step_times=times, step_s=fmean(times))
+        for name, times in (("a", (0.04, 0.04, 0.1)), ("b", (0.02, 0.02, 0.05)))
+    ]
+    said = recorded.verdict(pair)
+    assert ", with unequal steps in both, whose medians are 40 ms in a and 20 ms in b" in said
+    assert said.count("unequal") == 1
 
 
 def test_nothing_but_matrix_work_has_no_bound():
