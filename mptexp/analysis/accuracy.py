@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ def differences(tables: Tables) -> pd.DataFrame:
 
 
 def with_several_scales(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The trainings of which a policy was measured with several loss scales.
+    """The trainings of which a policy was measured with several loss scales, or each with its own.
 
     Emulated formats are left out, which `emulated` compares.
 
@@ -97,16 +97,29 @@ def with_several_scales(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         By run id, what else than policy, loss scale and block the training shares with others, as
         JSON.
     """
-    known, scales = {}, dict[tuple[str, str], set[object]]()
+    known, met = {}, dict[str, dict[str, dict[object, object]]]()
     for record in records:
         asked = record["parameters"]
         formats = {asked["propagation"], asked["weight_format"]}
         if record["status"] in ("ok", "diverged") and formats == {"policy"}:
             point = shared(asked)
             known[record["run_id"]] = point
-            scales.setdefault((point, asked["policy"]), set()).add(scale(asked))
-    several = {point for (point, _), met in scales.items() if len(met) > 1}
+            own = met.setdefault(point, {}).setdefault(asked["policy"], {})
+            own[asked["loss_scale"]] = scale(asked)
+    several = {point for point, policies in met.items() if _by_scale(policies.values())}
     return {run_id: point for run_id, point in known.items() if point in several}
+
+
+def _by_scale(policies: Collection[Mapping[object, object]]) -> bool:
+    """Whether it is loss scales that one may compare at a point, not policies with one of them.
+
+    Args:
+        policies: of each the loss scales that were asked for, with what they are.
+    """
+    if any(len(set(scales.values())) > 1 for scales in policies):
+        return True
+    asked = [name for scales in policies for name in scales]
+    return len(policies) > 1 and len(asked) == len(set(asked))
 
 
 def shared(asked: Mapping[str, Any]) -> str:

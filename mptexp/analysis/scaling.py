@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, points, simultaneous, speedups, validity
+from mptexp.analysis import (
+    accuracy,
+    contrast,
+    image_pairs,
+    points,
+    simultaneous,
+    speedups,
+    validity,
+)
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
@@ -125,6 +133,59 @@ def _beside(
             jit = row["jit"] if "jit" in keys else bool(runs.jit.iloc[0])
             rows.append(row | _medians(runs) | _over(runs, others, jit, axis, tables))
     return _claimed(rows)
+
+
+@once
+def learned(tables: Tables, axis: str) -> pd.DataFrame:
+    """What trainings learned under the base of an axis and under each other value of it.
+
+    Speed is no gain where less is learned.
+
+    Args:
+        axis: backend or frontend.
+
+    Returns:
+        Rows of POINT, policy, those of accuracy.COMPARED: the candidate is the side of the lower
+        mean, so that it is never `higher`; faster (whether it takes the shorter steps).
+    """
+    of_keras = axis == "frontend"
+    results = _apart(tables, axis) if of_keras else tables.results
+    base, rows = "native" if of_keras else "tensorflow", list[dict[str, Any]]()
+    for point, group in _groups(results, axis, [] if of_keras else ["jit"]):
+        for _, own in group.groupby("jit"):
+            sides = dict(list(own.groupby(axis)))
+            others = [side for name, side in sides.items() if name != base and base in sides]
+            rows += [_learned(point, sides[base], side, axis, tables) for side in others]
+    rows = [row for row in rows if row["over"].n]
+    return pd.DataFrame(accuracy.claimed(rows, tables.options.equivalence_margin))
+
+
+def _learned(
+    point: dict[str, Any], base: pd.DataFrame, other: pd.DataFrame, axis: str, tables: Tables
+) -> dict[str, Any]:
+    """A row for `accuracy.claimed`: the side that learned less beside the other."""
+    margin = tables.options.equivalence_margin
+    sides = [side[side.run_id.isin(tables.trained.run_id)] for side in (base, other)]
+    quality = [points.quality(side).groupby(side.block).mean() for side in sides]
+    if contrast.paired(*quality, "difference").estimate > 0:
+        sides, quality = sides[::-1], quality[::-1]
+    records = [tables.records_by_block(side) for side in sides]
+    over = contrast.paired(*quality, "difference")
+    apart = ["not comparable"] * bool(over.n and validity.across(*records, ALONG[axis]))
+    times = [_medians(side)["throughput"] for side in sides]
+    names = [side[axis].iloc[0] if len(side) else "" for side in sides]
+    return point | {
+        "candidate": names[0],
+        "baseline": names[1],
+        "jit": bool(base.jit.iloc[0]),
+        "margin": margin,
+        "over": over,
+        "spread": image_pairs.spread(*records, margin) if over.n else image_pairs.Spread(),
+        "both": [validity.together([*side["flags"], *apart]) for side in sides[::-1]],
+        "base_lost": False,
+        "diverged": False,
+        "faster": times[0] > times[1],
+    }
 
 
 def begin_alike(tables: Tables) -> bool:

@@ -1,19 +1,24 @@
 """What a whole sweep comes to: its headline table, its accuracies, what failed, its versions."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mptexp.analysis import validity
 from mptexp.analysis.points import POINT, baselines, rank, throughput
+from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
+from mptexp.spec.policies import POLICIES
 
 # Of these the quotient of two policies is their ratio, which is formed within each block.
 MEANS = ("step_s", "throughput")
 MEDIANS = ("step_s_low", "step_s_high", "latency_p50_s", "latency_p99_s", "flops_per_s")
 MEDIANS += ("bytes_per_s", "mfu_frac")
+# What a run emulates beside its policy, and what emulates nothing.
+EMULATES = {"propagation": "policy", "weight_format": "policy", "rounding": "nearest"}
 
 
 @once
@@ -109,12 +114,38 @@ def emulated(runs: pd.DataFrame) -> set[str]:
     return set(runs.policy[runs.emulated.eq(True)])
 
 
-def left_out(results: pd.DataFrame) -> pd.DataFrame:
-    """How many runs of each policy did not end well: columns policy, status, left, runs."""
-    runs = results.groupby("policy").run_id.count()
-    bad = results[results.status != "ok"].groupby(["policy", "status"]).run_id.count()
-    table = bad.rename("left").reset_index()
-    return table.assign(runs=table.policy.map(runs)).sort_values("policy", key=rank)
+def by_format(tables: Tables) -> pd.DataFrame:
+    """All runs, with what they emulate in columns of its own, EMULATES, and not in `setting`.
+
+    Where a run ended before it was known whether XLA was on, that tells no runs apart.
+    """
+    runs = with_jit(tables.results)
+    if not runs.jit.isin([True, False]).all():
+        runs = runs.assign(jit=False)
+    asked = [tables.records_by_id[run_id]["parameters"] for run_id in runs.run_id]
+    formats = {name: [known.get(name, EMULATES[name]) for known in asked] for name in EMULATES}
+    parts = runs.setting.str.split(", ")
+    others = [[p for p in own if p.partition(" ")[0] not in EMULATES] for own in parts]
+    return runs.assign(setting=list(map(", ".join, others)), **formats)
+
+
+def left_out(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """How many runs of each policy, and what it emulates, did not end well.
+
+    Args:
+        runs: as `by_format` gives them, with `place`, which names their points.
+
+    Returns:
+        Of each policy and status: policy, EMULATES, status, left, runs, places (those of the runs
+        that did not end well), of (how many places the policy has).
+    """
+    keys, rows = ["policy", *EMULATES], []
+    for names, own in runs.groupby(keys, sort=False):
+        for status, lost in own[own.status != "ok"].groupby("status"):
+            row = dict(zip(keys, names, strict=True)) | {"status": status, "left": len(lost)}
+            row |= {"runs": len(own), "places": [*dict.fromkeys(lost.place)]}
+            rows.append(row | {"of": own.place.nunique()})
+    return sorted(rows, key=lambda row: POLICIES.index(row["policy"]))
 
 
 def starts_agree(results: pd.DataFrame, records: Sequence[dict]) -> bool:

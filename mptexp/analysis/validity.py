@@ -26,6 +26,8 @@ from mptexp.spec.run import Run
 
 ALL = ("time", "memory", "accuracy", "training time")
 SEPARATOR = "; "
+# What is computed of another figure, and not valid where that is not: power over images per second.
+COMPUTED_OF = {"energy": "time"}
 SEEN_MATTERS = 0.1  # share of the validation images; data sets hold a few twice
 # Standard errors above guessing by which an accuracy must lie: one run of a thousand that learned
 # nothing gets there.
@@ -572,5 +574,11 @@ def but(flags: str, name: str) -> str:
 
 
 def invalid(flags: str, what: str) -> list[Flag]:
-    """Those of a cell's flags that invalidate time, memory or accuracy."""
-    return [FLAGS[name] for name in names_of(flags) if what in FLAGS[name].invalidates]
+    """Those of a cell's flags that invalidate time, memory or accuracy, or what is of them."""
+    of = {what, COMPUTED_OF.get(what, what)}
+    return [FLAGS[name] for name in names_of(flags) if of.intersection(FLAGS[name].invalidates)]
+
+
+def sound(runs: pd.DataFrame, what: str) -> pd.DataFrame:
+    """The runs whose time, memory or accuracy no flag invalidates."""
+    return runs[np.array([not invalid(flags, what) for flags in runs["flags"]], bool)]

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from builders import record, tables
+from builders import emulated_runs, record, tables
 
 from mptexp.analysis import summary
+from mptexp.report.answers import caveats
 from mptexp.report.tables import text_tables
 
 
@@ -74,3 +75,17 @@ def test_the_times_of_a_table_divide_to_its_ratio():
     ratio = rows.step_s["float32"] / rows.step_s["mixed_float16"]
     assert rows.speedup["mixed_float16"] == pytest.approx(ratio)
     assert rows.throughput["mixed_float16"] / rows.throughput["float32"] == pytest.approx(ratio)
+
+
+def test_runs_without_a_result_are_of_what_they_emulate():
+    # The lie: "3 of 12 runs of float32 (diverged)", of the format <4,4>.
+    eight, four = ({"propagation": name, "weight_format": name} for name in ("<8,8>", "<4,4>"))
+    runs = [*emulated_runs([1.0] * 3), *emulated_runs([1.0] * 3, **eight)]
+    runs += emulated_runs([1.0] * 3, status="diverged", **four)
+    (row,) = summary.left_out(summary.by_format(tables(runs)).assign(place=""))
+    named = (row["policy"], row["propagation"], row["weight_format"], row["status"])
+    assert named == ("float32", "<4,4>", "<4,4>", "diverged")
+    assert (row["left"], row["runs"]) == (3, 3)
+    assert caveats.left_out(tables(runs)) == [
+        "**Without a result**: 3 of 3 runs of float32 in <4,4> (diverged)."
+    ]

@@ -321,6 +321,14 @@ def test_flags_of_a_comparison_are_those_of_its_runs_in_a_fixed_order():
     ]
 
 
+def test_energy_is_not_valid_where_time_is_not():
+    # The lie: joules per image, which are power over images per second, of throttled runs.
+    for flag in ("throttled", "interference", "in parallel", "sweeps at once", "interrupted"):
+        assert [f.name for f in validity.invalid(flag, "energy")] == [flag]
+    assert not validity.invalid("not trained", "energy")
+    assert not validity.invalid("energy not proven", "time")
+
+
 def test_every_flag_says_what_it_invalidates_and_what_to_do():
     known = {*validity.ALL, *(what for several in PROVEN.values() for what in several)}
     for flag in validity.FLAGS.values():

@@ -29,6 +29,7 @@ ANSWERED = ("time", "memory", "accuracy")  # what an answer rests on; all else s
 # So many windows of 0.2 s give an interval; two more to be sure.
 WINDOWS, WINDOW_S = LEAST_WINDOWS + 2, 0.2
 OWN_RUN = "for a claim, let mptexp run the training: `mptexp init` writes what it needs"
+PLACES = 2  # that are named of runs without a result
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
 NAMES = {
     "code": "the code of mptexp",
@@ -92,13 +93,26 @@ def is_minor(tables: Tables, what: str) -> bool:
 
 
 def left_out(tables: Tables) -> list[str]:
-    """The runs that did not end well, by policy and how they ended."""
-    rows = summary.left_out(tables.results).to_dict("records")
+    """The runs that did not end well, by policy, what it emulates and how they ended."""
+    if (tables.results.status == "ok").all():
+        return []
+    runs = summary.by_format(tables)
+    rows = summary.left_out(runs.assign(place=wording.places(runs)))
     parts = [
-        f"{row['left']} of {wording.count(row['runs'], 'run')} of {row['policy']} ({row['status']})"
+        f"{row['left']} of {wording.count(row['runs'], 'run')} of {row['policy']}"
+        f"{wording.emulating(row)} ({row['status']}{_where(row['places'], row['of'])})"
         for row in rows
     ]
-    return [f"**Without a result**: {wording.listed(parts)}."] if parts else []
+    return [f"**Without a result**: {wording.listed(parts)}."]
+
+
+def _where(places: Sequence[str], of: int) -> str:
+    """` at batch size 32`: where runs ended, unless it was everywhere that their policy ran."""
+    if len(places) == of:
+        return ""
+    if len(places) > PLACES:
+        return f" in {len(places)} of {of} settings"
+    return f" {wording.listed([wording.at(wording.verbatim(place)) for place in places])}"
 
 
 def doubts(tables: Tables, what: str) -> str:

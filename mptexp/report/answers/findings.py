@@ -351,7 +351,11 @@ def ended(tables: Tables) -> str:
         some = f" in {len(own)} of {count(of, 'run')}" * (len(own) < of)
         said.append(f"{policy} {how}{some}")
     sizes = [f"{size:,}" for size in sorted(set(bad.batch_size))]
-    others = sorted(set(runs.policy[runs.batch_size.isin(bad.batch_size)]) - set(bad.policy))
-    did = bad.status.isin(["oom", "diverged", "failed"]).all()
-    rest = f", {listed(others)} did not" if did else f"; only {listed(others)} was measured"
-    return f"{listed(said)} at batch size {listed(sizes)}{rest * bool(others)}"
+    well = set(runs.policy[runs.batch_size.isin(bad.batch_size) & (runs.status == "ok")])
+    others = sorted(well - set(bad.policy))
+    rest = f", {listed(others)} did not" * bool(others)
+    if not bad.status.isin(["oom", "diverged", "failed"]).all():
+        verb = "was" if len(well) == 1 else "were"
+        some = 0 < len(well) < runs.policy.nunique()
+        rest = f"; only {listed(sorted(well))} {verb} measured" * some
+    return f"{listed(said)} at batch size {listed(sizes)}{rest}"

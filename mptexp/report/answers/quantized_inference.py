@@ -5,18 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, image_pairs, points, simultaneous, validity
+from mptexp.analysis import accuracy, contrast, image_pairs, points, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.comparisons import Section
 from mptexp.report.text import measures, wording
 from mptexp.report.text.column_formats import BLANK
+from mptexp.spec import tasks
 
 TITLE = "Quantized inference"
 PARTS = ("before", "after")
 NAMED = 3  # policies that a sentence lists
+KEPT = ("equal", "higher", "")  # verdicts that don't speak against a policy; of what isn't known
 NOTE = (
     "Each run trained its model in float32, validated it, quantized it and validated it again: the "
     "difference is that of the same weights, quantized minus trained; its interval is over "
@@ -39,6 +42,7 @@ class Quantized:
         bytes_before: of all weights, the mean over runs; bytes_after: likewise, quantized.
         flags: what is not valid of the runs, see `validity`.
         images: what the examples add to the variance of `lost`.
+        margin: largest difference that counts as equal, a fraction.
     """
 
     policy: str
@@ -52,15 +56,31 @@ class Quantized:
     bytes_after: float
     flags: str
     images: image_pairs.Spread
+    margin: float
 
     @property
     def share(self) -> float:
         """Bytes of the quantized weights over those of the trained ones; NaN of none."""
         return self.bytes_after / self.bytes_before if self.bytes_before else math.nan
 
-    def loses(self, margin: float) -> bool:
-        """Whether the quantized weights are worse by more than a margin, on the mean."""
-        return bool(self.lost.n) and self.lost.estimate < -margin
+    @property
+    def verdict(self) -> str:
+        """What may be said of `lost`, as of `accuracy.differences`; empty of what has none."""
+        if not self.lost.n:
+            return ""
+        if wording.not_valid(self.flags, "accuracy"):
+            return "not valid"
+        return accuracy.verdict(self.lost.low, self.lost.high, self.margin)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the quantized weights are shown to be as good, or were not validated."""
+        return self.verdict in KEPT
+
+    @property
+    def loses(self) -> bool:
+        """Whether they are shown to be worse by more than the margin."""
+        return self.verdict == "lower" and self.lost.high < -self.margin
 
     @property
     def difference(self) -> str:
@@ -94,7 +114,17 @@ def measured(tables: Tables) -> list[Quantized]:
     valid = [not validity.invalid(one.flags, "accuracy") for one in made]
     more = [(one.images.variance, one.images.freedom) for one in made]
     wide = simultaneous.together([one.lost for one in made], more, valid)
-    return [replace(one, lost=over) for one, over in zip(made, wide, strict=True)]
+    return [replace(one, lost=_possible(one, over)) for one, over in zip(made, wide, strict=True)]
+
+
+def _possible(one: Quantized, lost: Contrast) -> Contrast:
+    """What is lost, with an interval that ends where accuracies do: 0 and 1."""
+    measure = measures.of(one.dataset)
+    if measure.task is not tasks.IMAGES:
+        return lost
+    level = float(_quality(one.before, measure).mean())
+    low, high = (float(np.clip(end, -level, 1.0 - level)) for end in (lost.low, lost.high))
+    return replace(lost, low=low, high=high)
 
 
 def _is_one(record: dict[str, Any]) -> bool:
@@ -118,7 +148,9 @@ def _quantized(
     # As records of trainings are, whose last epoch is what was validated.
     sides = [dict(enumerate(m | {"history": [m]} for m in side)) for side in (after, before)]
     images = image_pairs.spread(*sides, margin)
-    return Quantized(policy, point, dataset, key, before, after, lost, *sizes, flags, images)
+    return Quantized(
+        policy, point, dataset, key, before, after, lost, *sizes, flags, images, margin
+    )
 
 
 def _quality(figures: list[dict[str, Any]], measure: measures.Measure) -> pd.Series:
@@ -136,18 +168,42 @@ def taken(made: Sequence[Quantized]) -> str:
     ends = " to ".join(dict.fromkeys([shares[0], shares[-1]]))
     verb = "shrinks" if len(policies) == 1 else "shrink"
     shrunk = f"{wording.listed(policies)} {verb} the weights to {ends} % of their bytes"
-    valid = [one for one in made if not wording.not_valid(one.flags, "accuracy")]
-    lost = pd.Series([one.lost.estimate for one in valid if one.lost.n])
+    valid = [one for one in made if one.verdict not in ("", "not valid")]
     measure = measures.of(made[0].dataset)
-    if lost.empty or len({measures.of(one.dataset).name for one in made}) > 1:
+    if not valid or len({measures.of(one.dataset).name for one in made}) > 1:
         return shrunk
-    change = measure.between(lost).removesuffix(f" of {measure.name}")
-    return f"{shrunk}, {measure.name} {change}"
+    return f"{shrunk}, {measure.name} {_changed(valid, measure)}"
+
+
+def _changed(valid: Sequence[Quantized], measure: measures.Measure) -> str:
+    """`+0.0 to +0.1 %`; `undecided, −3.3 [−60.7, +54.0] percentage points`."""
+    rows = pd.DataFrame(
+        {
+            "difference": [one.lost.estimate for one in valid],
+            "low": [one.lost.low for one in valid],
+            "high": [one.lost.high for one in valid],
+            "blocks": [one.lost.n for one in valid],
+            "margin": [one.margin for one in valid],
+            "verdict": [one.verdict for one in valid],
+        }
+    )
+    open_ = rows.verdict == "undecided"
+    if open_.all():
+        return measure.open(rows)
+    change = measure.between(rows.difference).removesuffix(f" of {measure.name}")
+    few = " (fewer than three repeats)" * bool((rows.verdict == "too few repeats").all())
+    undecided = [one.policy for one in valid if one.verdict == "undecided"]
+    which = f", {wording.UNDECIDED} with {wording.listed([*dict.fromkeys(undecided)])}"
+    return f"{change}{few}{which * bool(undecided)}"
 
 
 def sentences(made: Sequence[Quantized]) -> list[str]:
-    """Bytes and what quantizing the same weights changed; one sentence, the fewest bytes first."""
-    known = [one for one in sorted(made, key=lambda one: one.share) if one.lost.n]
+    """Bytes and what quantizing the same weights changed, in one sentence.
+
+    What is worse comes first, then what is not shown to be as good; of these the fewest bytes.
+    """
+    order = sorted(made, key=lambda one: (one.verdict != "lower", one.keeps, one.share))
+    known = [one for one in order if one.lost.n]
     if not known:
         return []
     several = len({one.point for one in made}) > 1
@@ -157,6 +213,7 @@ def sentences(made: Sequence[Quantized]) -> list[str]:
         f"{measures.of(one.dataset).unit.partition(' of ')[0]}"
         for one in known[:NAMED]
     ]
+    sizes += [f"{len(known) - NAMED} more"] * (len(known) > NAMED)
     return [
         f"Bytes of the weights, of which embeddings and normalizations stay float32, and what "
         f"quantizing changed: {'; '.join(sizes)}."

@@ -5,7 +5,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp.analysis import summary, sweep_tables
+from mptexp.analysis import summary, sweep_tables, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.figures import speed, style
 from mptexp.report.figures.row import FigureRow, single
@@ -42,16 +42,23 @@ def device_memory(tables: Tables) -> dict[str, float]:
 
 def _caption_memory(tables: Tables) -> str:
     table = summary.headline(tables).dropna(subset="peak_memory_bytes")
-    table = table.assign(place=wording.places(table))
-    least = table.loc[table.peak_memory_bytes.idxmin()]
-    most = table.loc[table.peak_memory_bytes.idxmax()]
+    table = table.assign(place=wording.places(table), flags=table.run_flags)
+    known = (
+        "On a CPU this is the whole process, framework included; on a GPU, the framework's "
+        "allocator."
+    )
+    valid = validity.sound(table, "memory")
+    if valid.empty:
+        return known
+    of = "Of what is valid, from" if len(valid) < len(table) else "From"
+    least = valid.loc[valid.peak_memory_bytes.idxmin()]
+    most = valid.loc[valid.peak_memory_bytes.idxmax()]
     ends = column_formats.cells(
         "peak_memory_bytes", [row.peak_memory_bytes for row in (least, most)]
     )
     return (
-        f"From {ends[0]} ({least.policy}, {least.place}) to {ends[1]} ({most.policy}, "
-        f"{most.place}). On a CPU this is the whole process, framework included; on a GPU, the "
-        "framework's allocator."
+        f"{of} {ends[0]} ({least.policy}, {least.place}) to {ends[1]} ({most.policy}, "
+        f"{most.place}). {known}"
     )
 
 

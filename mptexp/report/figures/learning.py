@@ -1,6 +1,7 @@
 """Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -56,7 +57,7 @@ def _caption_validation(tables: Tables, task: tasks.Task) -> str:
     repeats = wording.count(runs.max(), "repeat")
     fewest = f"{runs.min()} to " * bool(runs.min() < runs.max())
     opening = f"Faint lines are single runs ({fewest}{repeats} a policy), strong ones their mean."
-    spread = summary.accuracy_range(tables, task)
+    spread = summary.accuracy_range(_of_valid_accuracy(tables), task)
     if spread.empty:
         return opening
     if task is tasks.IMAGES:
@@ -67,19 +68,33 @@ def _caption_validation(tables: Tables, task: tasks.Task) -> str:
     return f"{opening} At the last epoch the policies' {differ} at the same point."
 
 
+def _of_valid_accuracy(tables: Tables) -> Tables:
+    """Without the runs whose accuracy is not valid; that one learned nothing is a finding."""
+    flags = tables.results["flags"].map(lambda own: validity.but(own, "not trained"))
+    valid = validity.sound(tables.results.assign(flags=flags), "accuracy").index
+    whole = len(valid) == len(tables.results)
+    return tables if whole else replace(tables, results=tables.results.loc[valid])
+
+
 def _caption_time(tables: Tables) -> str:
     opening = "The same epochs over time, validation included"
     last = _last(tables)
-    if last.empty:
+    valid = validity.sound(last, "training time")
+    if valid.empty:
         return f"{opening}."
-    ends = last.groupby("policy").elapsed_s.median().sort_values()
+    ends = valid.groupby("policy").elapsed_s.median().sort_values()
     by_policy = [f"{seconds:,.1f} s in {policy}" for policy, seconds in ends.items()]
-    return f"{opening}: the last ends after {wording.listed(by_policy)} (medians)."
+    of = " of the runs whose times are valid" * (len(valid) < len(last))
+    return f"{opening}: the last ends after {wording.listed(by_policy)} (medians{of})."
 
 
 def _last(tables: Tables) -> pd.DataFrame:
-    """The last epochs of runs that ended well; none where points differ, of which no median is."""
-    last = learned(tables).groupby("run_id").last()
+    """The last epochs of runs that ended well; none where points differ, of which no median is.
+
+    Those that ended once their step time was known did so after another number of epochs each.
+    """
+    epochs = learned(tables)
+    last = epochs[epochs.ended_by != "target_ci"].groupby("run_id").last()
     return last if len(last[POINT].drop_duplicates()) == 1 else last[:0]
 
 
@@ -231,14 +246,16 @@ def _box(axis: Axes, place: int, values: pd.Series, colour: str) -> None:
     axis.plot(values, [place] * len(values), "o", color=INK, markersize=3.5, alpha=0.7)
 
 
-def _caption_boxes(runs: pd.DataFrame, unit: str) -> str:
-    spread = runs.groupby([*POINT, "policy"]).value.agg(["min", "max"])
+def _caption_boxes(runs: pd.DataFrame, unit: str, what: str) -> str:
+    opening = "Dots are runs, boxes hold the middle half of them, with the median."
+    valid = validity.sound(runs, what)
+    if valid.empty:
+        return opening
+    spread = valid.groupby([*POINT, "policy"]).value.agg(["min", "max"])
     widest = (spread["max"] - spread["min"]).groupby("policy").max()
-    each = [f"{widest[name]:.3g} {unit} in {name}" for name in style.policies(runs)]
-    return (
-        "Dots are runs, boxes hold the middle half of them, with the median. From the least to "
-        f"the most at a point: at most {wording.listed(each)}."
-    )
+    each = [f"{widest[name]:.3g} {unit} in {name}" for name in style.policies(valid)]
+    of = ", of the runs that are valid" * (len(valid) < len(runs))
+    return f"{opening} From the least to the most at a point{of}: at most {wording.listed(each)}."
 
 
 def applies(sweep: MeasuredSweep) -> bool:
@@ -292,7 +309,7 @@ FIGURES = (
         "Box plots of the last validation accuracy over repeats, a box and dots per policy.",
         lambda sweep: _boxed(_accuracies(sweep.tables)),
         partial(_boxes, label="validation accuracy, %"),
-        partial(_caption_boxes, unit="percentage points"),
+        partial(_caption_boxes, unit="percentage points", what="accuracy"),
     ),
     FigureRow(
         "spread_of_time",
@@ -301,7 +318,7 @@ FIGURES = (
         "Box plots of the seconds of a training over repeats, a box and dots per policy.",
         lambda sweep: _boxed(_repeated(accuracy.training_s(sweep.tables), sweep.tables)),
         partial(_boxes, label="seconds of training"),
-        partial(_caption_boxes, unit="s"),
+        partial(_caption_boxes, unit="s", what="training time"),
     ),
     FigureRow(
         "loss_by_epoch",

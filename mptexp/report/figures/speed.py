@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mptexp.analysis import validity
 from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
@@ -49,12 +50,13 @@ def _caption_speedup(speedups: pd.DataFrame) -> str:
     """A ratio is the best only where its whole interval lies above 1, of those that are drawn."""
     speedups = style.drawn(style.by_panel(speedups)).reset_index(drop=True)
     speedups = speedups.assign(place=wording.places(speedups))
-    faster = speedups[speedups.low > 1]
-    among = speedups if faster.empty else faster
+    findings = speedups.apply(wording.finding, axis=1)
+    faster, valid = speedups[findings == "faster"], speedups[findings != "not valid"]
+    among = next((rows for rows in (faster, valid) if len(rows)), speedups)
     most = among.loc[among.speedup.idxmax()]
     are_faster = {0: "none is", 1: "1 is"}.get(len(faster), f"{len(faster)} are")
     proven = f"{are_faster} measurably faster than {wording.default_name(most.baseline)}"
-    if (speedups.apply(wording.finding, axis=1) == "not valid").all():
+    if valid.empty:
         proven = "none is valid"
     has_bars = speedups.low.notna().any()
     bars = " Bars are 95 % intervals that hold for all points together." if has_bars else ""
@@ -143,14 +145,22 @@ def rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
 def _caption_rates(tables: Tables, task: tasks.Task) -> str:
     table = style.drawn(style.by_panel(_rates(tables, task)))
     lost = table[table.status == "oom"]
-    medians = table.groupby([*POINT, "policy"], as_index=False, dropna=False).rate.median()
-    medians = medians.assign(place=wording.places(medians))
-    best = medians.loc[medians.rate.idxmax()]
     tail = f" {wording.count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
-    return (
-        f"Highest rate: {wording.rate(best.rate)}, {best.policy} {wording.at(best.place)}. "
-        f"Dots are runs, lines go through their medians.{tail}"
-    )
+    return f"{_highest(table)}Dots are runs, lines go through their medians.{tail}"
+
+
+def _highest(runs: pd.DataFrame) -> str:
+    """The highest median rate, of points all of whose times are valid; empty without any."""
+    groups = runs.groupby([*POINT, "policy"], as_index=False, dropna=False)
+    medians = groups.agg(rate=("rate", "median"), flags=("flags", validity.together))
+    medians = medians.assign(place=wording.places(medians)).dropna(subset="rate")
+    valid = validity.sound(medians, "time")
+    if valid.empty:
+        return ""
+    best = valid.loc[valid.rate.idxmax()]
+    of = " of what is valid" * (len(valid) < len(medians))
+    said = f"{wording.rate(best.rate)}, {best.policy} {wording.at(best.place)}"
+    return f"Highest rate{of}: {said}. "
 
 
 def dots(
@@ -196,16 +206,24 @@ def latency_distribution(tables: Tables) -> Figure:
 
 
 def _caption_latency(tables: Tables) -> str:
-    table = style.drawn(style.by_point(tables.latencies))
-    of_curves = table.groupby([*POINT, "policy"], dropna=False).latency_s
-    ends = of_curves.quantile([0.5, 0.99]).unstack().reset_index()
-    ends = ends.assign(place=wording.places(ends))
-    worst = ends.loc[(ends[0.99] - ends[0.5]).idxmax()]  # the axis is linear
-    return (
+    opening = (
         "A curve further left is faster; a long way from its middle to the dotted line (99 of 100 "
-        f"batches) means unsteady latency. The longest is {worst.policy}'s "
-        f"{wording.at(worst.place)}: median {worst[0.5] * 1e3:.2f} ms, 99th percentile "
-        f"{worst[0.99] * 1e3:.2f} ms, over the batches of all repeats."
+        "batches) means unsteady latency."
+    )
+    table = style.drawn(style.by_point(tables.latencies))
+    keys = [*POINT, "policy"]
+    ends = table.groupby(keys, dropna=False).latency_s.quantile([0.5, 0.99]).unstack().reset_index()
+    flags = tables.ok.groupby(keys, as_index=False, dropna=False)["flags"].agg(validity.together)
+    ends = ends.assign(place=wording.places(ends)).merge(flags, on=keys)
+    valid = validity.sound(ends, "time")
+    if valid.empty:
+        return opening
+    worst = valid.loc[(valid[0.99] - valid[0.5]).idxmax()]  # the axis is linear
+    of = " of what is valid" * (len(valid) < len(ends))
+    return (
+        f"{opening} The longest{of} is {worst.policy}'s {wording.at(worst.place)}: median "
+        f"{worst[0.5] * 1e3:.2f} ms, 99th percentile {worst[0.99] * 1e3:.2f} ms, over the batches "
+        "of all repeats."
     )
 
 

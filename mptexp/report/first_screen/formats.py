@@ -8,6 +8,7 @@ import numpy as np
 
 from mptexp.analysis import emulated
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records.schema import FINAL
 from mptexp.report.answers import caveats, loss_scales, low_precision
 from mptexp.report.first_screen.parts import (
     NAMED,
@@ -23,8 +24,9 @@ from mptexp.report.text.wording import count, listed, verbatim
 WITHOUT_BASELINE = "float32 diverges too: no format is compared with it"
 NEAR = f"within {emulated.LITTLE:g} percentage points of float32's error"
 SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits train
-OPEN = ("undecided", "incomplete", "too few repeats")  # which more repeats may decide
-UNDECIDED = (*OPEN, "images not recorded")
+OPEN = ("undecided", "too few repeats")  # which more repeats may decide
+UNDECIDED = (*OPEN, "incomplete", "images not recorded")
+AGAIN = "the same command makes the runs again that did not end"
 CHANGES = 2  # of formats that advice names
 Setting = tuple[emulated.Point, Bar, str]  # formats, their row, which of FORMATS says what they do
 
@@ -53,12 +55,14 @@ FORMATS = {  # what settings do, by how their error lies to that of float32
 
 def of(tables: Tables) -> Iterator[Subject]:
     """Which emulated formats train to nearly the error of float32."""
-    tried = [p for p in emulated.points(tables) if not p.is_float32]
+    among = emulated.points(tables)
+    tried = [p for p in among if not p.is_float32]
     if not emulated.emulates(tried):
         return
     doubtful = bool(caveats.doubts(tables, "accuracy"))
     points = sorted((p for p in tried if p.loss.n), key=lambda p: p.loss.estimate)
     lost = [p for p in tried if p.size == "diverged"]
+    unended = [p for p in tried if "ok" not in p.statuses and p not in lost and not p.base_lost]
     if not points and not lost:
         if any(p.base_lost for p in tried):
             yield Subject(WITHOUT_BASELINE, [], advice=loss_scales.RETRY)
@@ -73,7 +77,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     ]
     settings = list(zip(points, bars, words, strict=True))
     fewest, rounding = _fewest_bits(settings, lost), _rounding(settings)
-    title = fewest.title or rounding or _counted(settings, len(lost))
+    title = fewest.title or rounding or _counted(settings, len(lost), len(unended))
     counts = {word: words.count(word) for word in FORMATS if word in words}
     each = [
         f"{n} {'is' if n == 1 else 'are'} {FORMATS[word].format(limit)}"
@@ -85,11 +89,14 @@ def of(tables: Tables) -> Iterator[Subject]:
         f"{verbatim(rounding)}." * bool(fewest.title and rounding),
         f"In all runs diverged: {first([_strong(low_precision_bar(p, tried)) for p in lost])}."
         * bool(lost),
+        f"No run ended well of {first([_strong(low_precision_bar(p, tried)) for p in unended])}."
+        * bool(unended),
     ]
     sentences = [text for text in sentences if text]
     remedy = caveats.remedies(tables, "accuracy")
     steps = [fewest.advice] * bool(fewest.advice)
     steps += _low_precision_advice(settings, brief=bool(fewest.title))
+    steps += _repeated(settings, among)
     advice = f"{'; '.join(steps)}." if steps else ""
     heads = {
         word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
@@ -154,23 +161,24 @@ def _rounding(settings: Sequence[Setting]) -> str:
     )
 
 
-def _counted(settings: Sequence[Setting], lost: int) -> str:
+def _counted(settings: Sequence[Setting], lost: int, unended: int) -> str:
     """How many settings come near float32's error, and how far the worst of the others ends.
 
     Args:
-        lost: settings of which every run diverged.
+        lost: settings of which every run diverged; unended: of which no run has a result.
     """
     words = [word for *_, word in settings]
     without = words.count("not valid") + words.count("baseline diverged")
-    near, valid = words.count("small"), len(words) - without + lost
+    near, valid = words.count("small"), len(words) - without + lost + unended
     if not valid:
         return WITHOUT_BASELINE
-    if all(word == "too few repeats" for *_, word in settings) and not lost:
+    if all(word == "too few repeats" for *_, word in settings) and valid == len(words):
         return f"Nothing is shown of {count(valid, 'setting')}: fewer than three repeats"
     title = f"{near} of {valid} settings train {NEAR}"
     if open_ := sum(word in UNDECIDED for *_, word in settings):
         shown = f"{near} of {valid} settings are shown to train {NEAR}"
         title = f"{shown}, {open_} {'is' if open_ == 1 else 'are'} {wording.INCONCLUSIVE}"
+    title += f", {unended} did not end" * bool(unended)
     large = [bar for _, bar, word in settings if word == "large"]
     if not large:
         return title
@@ -201,9 +209,24 @@ def _low_precision_advice(settings: Sequence[Setting], brief: bool) -> list[str]
         for bar in cured
     ]
     steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
-    if open_ := [point.loss.n for point, _, word in settings if word in OPEN]:
-        steps.append(wording.more_repeats(min(open_)))
     return steps
+
+
+def _repeated(settings: Sequence[Setting], among: Sequence[emulated.Point]) -> list[str]:
+    """What more runs would decide what is open, and those again that have no result.
+
+    Args:
+        among: all formats, float32 and those without a result too.
+    """
+    again = [p.network for p in among if not {*p.statuses} <= {*FINAL}]
+    bases = [p.network for p in among if p.is_float32 and not {*p.statuses} <= {*FINAL}]
+    open_ = [
+        point.loss.n
+        for point, _, word in settings
+        if word in OPEN and {*point.statuses} <= {*FINAL} and point.network not in bases
+    ]
+    more = wording.more_repeats(min(open_)) if open_ else ""
+    return [step for step in (AGAIN * bool(again), more) if step]
 
 
 def _change(point: emulated.Point, other: emulated.Point) -> str:

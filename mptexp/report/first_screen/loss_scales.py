@@ -1,6 +1,6 @@
 """Loss scales: which of them train."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mptexp.analysis import loss_scale
 from mptexp.analysis.sweep_tables import Tables
@@ -21,15 +21,28 @@ def of(tables: Tables) -> Iterator[Subject]:
     # Of several points one that fails decides; what trains is said of the first.
     cases = [(str(number), *point) for number, point in enumerate(points, 1)]
     based = [one for one in cases if not loss_scales.without_baseline(one[2])] or cases
-    case, name, rows = next((one for one in based if loss_scales.fails(one[2])), based[0])
+    failing = [one for one in based if loss_scales.fails(one[2])]
+    case, name, rows = (failing or based)[0]
     title = f"With {name}: " * bool(name) + loss_scales.title(
         rows, tables.options.equivalence_margin
     )
-    sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
+    if len(failing) > 1:
+        title += f"; some scale fails in {len(failing)} of {wording.count(len(based), 'setting')}"
+    order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))
+    sentences = _named([s for _, of, own in order for s in loss_scales.sentences(own, of)])
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
     own = f"with {wording.verbatim(name)}: " * bool(name) + loss_scales.advice(
         rows, tables.options.equivalence_margin
     )
     advice = caveats.remedies(tables, "accuracy") or own
-    yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale", case=case)
+    yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)
+
+
+def _named(sentences: Sequence[str]) -> list[str]:
+    """The first NAMED sentences; of more, how many."""
+    more = len(sentences) - NAMED
+    if more <= 0:
+        return [*sentences]
+    told = f"{sentences[NAMED - 1]} {wording.count(more, 'more finding')}: see the table."
+    return [*sentences[: NAMED - 1], told]

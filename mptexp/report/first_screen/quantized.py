@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import quantized_inference
+from mptexp.report.answers import caveats, quantized_inference
 from mptexp.report.first_screen import speed
 from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Scale, Subject
 from mptexp.report.text import measures, wording
@@ -14,21 +14,22 @@ from mptexp.report.text import measures, wording
 
 def of_quantized(tables: Tables) -> Iterator[Subject]:
     """What integers for weights take of the bytes and of the accuracy, beside their speed."""
-    made, margin = quantized_inference.measured(tables), tables.options.equivalence_margin
-    lossy = {one.key for one in made if one.loses(margin)}
+    made = quantized_inference.measured(tables)
+    lossy = {one.key for one in made if not one.keeps}
     for subject in speed.of(tables, lossy) if made else ():
         said = [*quantized_inference.sentences(made), *subject.sentences]
         taken, of_speed = quantized_inference.taken(made), subject.title
         # Of times that are not valid no chart is made where there is one of what is.
         if of_speed.startswith(PROVISIONAL):
-            of_speed = "no speed is valid"
+            spoiled = any(bar.finding == "not valid" for bar in subject.bars)
+            of_speed = "no speed is valid" if spoiled else "no speed is shown"
             subject = _of_losses(subject, made)
         parts = [taken, of_speed.replace("No other policy", "none")]
         faster = {bar.policy for bar in subject.bars if bar.finding == "faster"}
         if faster and not lossy and faster <= {one.policy for one in made}:
             parts, advice = [subject.title, taken], subject.advice  # they gain in both
         else:
-            advice = _advice(made, margin, subject)
+            advice = _advice(made, subject, tables)
         yield replace(subject, title="; ".join(parts), sentences=said, advice=advice)
 
 
@@ -43,32 +44,50 @@ def _of_losses(subject: Subject, made: Sequence[quantized_inference.Quantized]) 
     return replace(subject, bars=bars, baseline="the same weights in float32", scale=scale)
 
 
-def _advice(made: Sequence[quantized_inference.Quantized], margin: float, subject: Subject) -> str:
+def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tables: Tables) -> str:
     """What to use for speed, and what for fewer bytes, which may be two policies."""
-    least, measure = _least(made, margin), measures.of(made[0].dataset)
+    least, measure = _least(made), measures.of(made[0].dataset)
     look = f", and look at its {measure.name} in your own model" * ("look at" not in subject.advice)
     for_bytes = f"for fewer bytes take {least}{look}."
-    lost = f"all lose more than {measure.margin(margin)} of {measure.name}"
     speed_of = subject.advice.rstrip(".")
     if subject.title.startswith(PROVISIONAL):
-        first = for_bytes if least else f"keep the weights in float32: {lost}."
+        first = for_bytes if least else f"keep the weights in float32: {_lost(made)}."
         return f"{first} {wording.capitalized(subject.advice)}" if speed_of else first
+    decides = _decides(made, tables)
     if not least and speed_of.startswith("keep "):
-        return f"{speed_of}: {lost}."
+        return f"{speed_of}: {_lost(made)}{decides}"
     if not least:
-        return f"{speed_of}; take no quantized weights: {lost}."
+        return f"{speed_of}; take no quantized weights: {_lost(made)}{decides}"
     opening = {"for": "", "on": "for speed, "}.get(speed_of.partition(" ")[0], "for speed ")
     return f"{opening}{speed_of}; {for_bytes}"
 
 
-def _least(made: Sequence[quantized_inference.Quantized], margin: float) -> str:
+def _lost(made: Sequence[quantized_inference.Quantized]) -> str:
+    """Why none of the quantized weights is advised."""
+    measure, margin = measures.of(made[0].dataset), made[0].margin
+    if all(one.verdict == "not valid" for one in made):
+        return f"the {measure.name} of quantized weights is not valid"
+    if all(one.loses for one in made):
+        return f"all lose more than {measure.margin(margin)} of {measure.name}"
+    return f"none is shown to keep the {measure.name} within {measure.margin(margin)}"
+
+
+def _decides(made: Sequence[quantized_inference.Quantized], tables: Tables) -> str:
+    """What would show whether any of them may be used, behind the reason why none is."""
+    if remedy := caveats.remedies(tables, "accuracy"):
+        return f". {wording.capitalized(remedy)}"
+    open_ = [one.lost.n for one in made if one.verdict in ("undecided", "too few repeats")]
+    return f"; {wording.more_repeats(min(open_))}." if open_ else "."
+
+
+def _least(made: Sequence[quantized_inference.Quantized]) -> str:
     """The policy of the fewest bytes that keeps the accuracy, at each point where they differ.
 
     Empty where none keeps it anywhere.
     """
     fewest: dict[str, str] = {}
     for one in sorted(made, key=lambda one: one.share):
-        if not one.loses(margin):
+        if one.keeps:
             fewest.setdefault(one.point, one.policy)
     everywhere = len(fewest) == len({one.point for one in made})
     if everywhere and len(set(fewest.values())) == 1:

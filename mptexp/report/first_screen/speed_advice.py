@@ -5,18 +5,19 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from mptexp.analysis import contrast
+from mptexp.analysis import accuracy, contrast, validity
 from mptexp.analysis.contrast import MOST_REPEATS, Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen.parts import NAMED, RESIDENT, equal
-from mptexp.report.text import measures, wording
+from mptexp.report.first_screen.parts import NAMED, RESIDENT, SAME, equal
+from mptexp.report.text import column_formats, measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.policies import POLICY_ROWS
 
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
+CHOICES = ("jit", "backend", "input_mode")  # what a reader may use otherwise in the same training
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -52,10 +53,16 @@ def strict_baseline(rows: pd.DataFrame) -> str:
 
 
 def diverged(best: pd.Series, tables: Tables) -> bool:
-    """Whether trainings of a policy on its device diverged, at points of which no ratio tells."""
-    runs = tables.results
+    """Whether trainings of a policy on its device diverged, at points of which no ratio tells.
+
+    Where a baseline's did too, that says nothing of the policy.
+    """
+    runs = tables.results[tables.results.status == "diverged"]
+    asked = {record["run_id"]: record["parameters"] for record in tables.records}
+    where = runs.run_id.map(lambda run_id: accuracy.shared(asked[run_id]))
+    bases = (runs.policy == "float32") | (runs.policy == runs.default_policy)
     own = (runs.policy == best.policy) & (runs.gpu_model == best.gpu_model)
-    return bool((runs.status[own] == "diverged").any())
+    return not set(where[own]) <= set(where[bases & ~own])
 
 
 class _Advice(NamedTuple):
@@ -125,6 +132,8 @@ def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
 
 def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
     """Which of the policies that are faster to use: the fastest of those that lose no accuracy."""
+    alone = [name for name, own in faster.groupby("policy") if len(_ahead(own, tables)) < len(own)]
+    faster = faster[faster.policy.isin(alone)] if alone else faster
     shown = faster.verdict.isin(["equal", "higher"]).groupby(faster.policy).all()
     safe = faster[faster.policy.map(shown)]
     best = (safe if len(safe) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
@@ -137,13 +146,81 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     within &= not diverged(best, tables)
     own = "training" if best.phase == "train" else "model"
     look = "" if within else f", and look at its {measure.name} in your own {own}"
+    advised = faster[faster.policy == best.policy]
+    ahead = _ahead(advised, tables)
+    if len(ahead) == len(advised):
+        one = min(ahead, key=lambda ahead: ahead.base_s)
+        steps = [column_formats.cell("step_s", step_s) for step_s in (one.base_s, one.step_s)]
+        than = f"than **{best.policy}** {one.at} ({steps[0]} ms per step, not {steps[1]})"
+        return _Advice(f"keep {one.base} {one.base_at}, which is faster still {than}")
     condition, but, unclear = _there(best, pd.concat([rows, lost]) if len(lost) else rows)
+    unclear += "".join(
+        f" {wording.capitalized(wording.at(verbatim(one.place)))}, {one.base} {one.base_at} is "
+        "faster still."
+        for one in ahead[:NAMED]
+    )
     why = ""
     if within and faster.policy[faster.low.idxmax()] != best.policy:
         verdict = measure.words.get(best.verdict, best.verdict)
         why = f", whose {measure.name} is shown to be {verdict}"
     where = _where(condition, tables) if condition or but or unclear else ""
     return _Advice(f"{where}use **{best.policy}**{why}{but}", look, unclear)
+
+
+class _Ahead(NamedTuple):
+    """A baseline that takes shorter steps elsewhere than a policy where it gains.
+
+    Attributes:
+        base: the baseline; base_at: where it does; base_s: its step.
+        at: where the policy gains; step_s: its step.
+        place: of the comparison.
+    """
+
+    base: str
+    base_at: str
+    base_s: float
+    at: str
+    step_s: float
+    place: str
+
+
+def _ahead(gains: pd.DataFrame, tables: Tables) -> list[_Ahead]:
+    """Of each gain of a policy the fastest baseline ahead of it, with another of CHOICES."""
+    valid = [not validity.invalid(flags, "time") for flags in tables.ok["flags"]]
+    runs = tables.ok[pd.Series(valid, tables.ok.index, dtype=bool)]
+    medians = runs.groupby([*POINT, "policy"]).step_s.median().dropna().reset_index()
+    varied = [name for name in CHOICES if medians[name].nunique() > 1]
+    each = [
+        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, medians))]
+        for _, row in gains.iterrows()
+    ]
+    return [min(own, key=lambda ahead: ahead.base_s) for own in each if own]
+
+
+def _ahead_with(
+    name: str, row: pd.Series, gains: pd.DataFrame, medians: pd.DataFrame
+) -> _Ahead | None:
+    """The fastest baseline at a point that differs in a parameter, if it is ahead of a policy.
+
+    It is not where the policy has shorter steps with another value with which it gains too.
+
+    Args:
+        row: the comparison of the policy; gains: all of its own.
+        medians: steps of valid runs, of each point and policy.
+    """
+    same = [other for other in POINT if other != name]
+    alike = medians[(medians[same] == row[same]).all(axis=1)]
+    if row.input_mode != RESIDENT:  # in which nobody can train
+        alike = alike[alike.input_mode != RESIDENT]
+    gained = gains[name][(gains[same] == row[same]).all(axis=1)]
+    own = alike[(alike.policy == row.policy) & alike[name].isin(gained)]
+    others = alike[(alike.policy == row.baseline) & (alike[name] != row[name])]
+    if own.empty or others.empty or others.step_s.min() * SAME >= own.step_s.min():
+        return None
+    here, fastest = own[own[name] == row[name]], others.loc[[others.step_s.idxmin()]]
+    at, base_at = (wording.at(wording.of_table(t, name).iloc[0]) for t in (here, fastest))
+    base = verbatim(wording.default_name(row.baseline))
+    return _Ahead(base, base_at, fastest.step_s.iloc[0], at, here.step_s.iloc[0], row.place)
 
 
 def _where(condition: str, tables: Tables) -> str:

@@ -386,11 +386,11 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
 def conditions(tables: Tables) -> list[str]:
     """Device, model, data, software and n: on what the answer rests."""
     runs, records = tables.results, tables.records
-    packages = next((c["packages"] for r in records if (c := r.get("environment"))), {})
     by_keras = any("frontend" in schema.known_parameters(record) for record in records)
     names = [*dict.fromkeys(runs.backend), *["keras"] * by_keras]
     labels = {"keras": "Keras"} | LABELS
-    versions = [f"{labels[n]} {packages[n]}" for n in names if n in packages]
+    known = {name: _versions(name, records) for name in names}
+    versions = [f"{labels[name]} {known[name]}" for name in names if known[name]]
     blocks, most = runs.block.nunique(), tables.claims.blocks.max()
     of = f"{most:.0f} of " * bool(0 < most < blocks)  # what any ratio rests on
     return [
@@ -406,6 +406,15 @@ def conditions(tables: Tables) -> list[str]:
         )
         if text
     ]
+
+
+def _versions(name: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """`2.21.0`, `2.15.0 and 2.21.0`, `in 4 versions`: of a package in all runs."""
+    known = {(r.get("environment") or {}).get("packages", {}).get(name) for r in records} - {None}
+    if len(known) > SHOWN:
+        return f"in {len(known)} versions"
+    by_number = sorted(known, key=lambda text: [int(n) for n in re.findall(r"\d+", text)])
+    return wording.listed(by_number)
 
 
 def _data(tables: Tables) -> str:

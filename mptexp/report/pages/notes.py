@@ -141,12 +141,20 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
         "replicas": scaling.by_replicas(tables),
         "frameworks": scaling.by_backend(tables),
         "Keras and plain loops": scaling.by_frontend(tables),
+        f"{learned} between frameworks": _lower(tables, "backend"),
+        f"{learned} of Keras and plain loops": _lower(tables, "frontend"),
         "instruction sets": scaling.by_isa(tables),
         "memory": memory.ratios(tables),
         "what integers for weights change": pd.DataFrame({"low": integers}, dtype=float),
         "ablations": pd.DataFrame({"low": ablated}, dtype=float),
     }
     return {what: sum(_own(table, kind) for kind in KINDS) for what, table in made.items()}
+
+
+def _lower(tables: Tables, axis: str) -> pd.DataFrame:
+    """What trainings along an axis learned, where a page says it: of one that learned less."""
+    rows = scaling.learned(tables, axis)
+    return rows if len(rows) and (rows.verdict == "lower").any() else pd.DataFrame()
 
 
 def _own(table: pd.DataFrame, kind: str) -> int:
@@ -166,8 +174,10 @@ def details(tables: Tables) -> str:
         apart = f"{(spread.max() - 1) * 100:.0f} %"
         lines.append(f"The widest spread between the median steps of repeats is {apart}.")
     target = accuracy.target(tables)
-    if target is not None:
-        by = "the params file" if tables.options.target_accuracy else "what every run reached"
+    if target is not None and not tables.trained.empty:
+        well = " that ended well" * bool((tables.results.status != "ok").any())
+        reached = f"what every run{well} reached"
+        by = "the params file's" if tables.options.target_accuracy else reached
         lines.append(
             f"Time to {target * 100:g} % accuracy (the level is {by}): from the first step to the "
             "end of the first epoch that reached it, compilation and validation included."

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from great_tables import GT
 
-from mptexp.analysis import points, summary
+from mptexp.analysis import accuracy, points, summary, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.text_tables import ROWS
@@ -79,7 +79,7 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
         "Speed": f"{wording.times(over.speedup.median())} (median)" if len(over) else own,
         "Least": BLANK,
         "Largest": BLANK,
-        f"Most {task.unit}s/s": column_formats.cell(task.rate, group.throughput.max()),
+        f"Most {task.unit}s/s": column_formats.cell(task.rate, _most(group)),
     }
     if len(over):
         ends = (over.speedup.idxmin(), over.speedup.idxmax())
@@ -92,6 +92,12 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
     return cells
 
 
+def _most(group: pd.DataFrame) -> float:
+    """The largest throughput of the points whose times are valid."""
+    valid = [not validity.invalid(flags, "time") for flags in group.run_flags]
+    return float(group.throughput[valid].max())
+
+
 def _end(row: Mapping[str, Any]) -> str:
     return f"{wording.ratio_of(row)}: {row['where']}"
 
@@ -101,13 +107,15 @@ def accuracy_rows(tables: Tables) -> tuple[pd.DataFrame, str]:
     rows = text_tables.accuracy_rows(tables)
     if len(rows) <= ROWS:
         return rows, ""
-    equal = rows.Finding.str.startswith("equal")
-    shown = rows[[name for name in rows if name.startswith("Difference, ")]].agg("".join, axis=1)
-    size = shown.str.extract(r"[+\N{MINUS SIGN}]([\d.]+)", expand=False).astype(float)
-    order = pd.DataFrame({"equal": equal, "size": -size}).sort_values(["equal", "size"]).index
+    table = accuracy.differences(tables)
+    lost = table.verdict.isin(["diverged", "baseline diverged"])
+    keys = {"lost": ~lost, "equal": table.verdict == "equal", "size": -table.difference.abs()}
+    order = pd.DataFrame(keys).sort_values([*keys], kind="stable").index
+    first = "those of runs that diverged come first, then " if lost.any() else ""
     note = (
-        f"Of {len(rows):,} differences, those that are not equal come first, the largest before "
-        "the others; all are in [accuracy.csv](accuracy.csv). "
+        f"Of {len(rows):,} differences, {first}those that are not equal"
+        f"{'' if first else ' come first'}, the largest before the others; all are in "
+        "[accuracy.csv](accuracy.csv). "
     )
     return rows.loc[order], note
 

@@ -2,14 +2,14 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from great_tables import GT, html
 
-from mptexp.analysis import accuracy, memory, points, speedups, summary
+from mptexp.analysis import accuracy, memory, points, speedups, summary, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import column_formats, measures, wording
 from mptexp.report.text.column_formats import BLANK, SENSORS, without_blanks
@@ -17,6 +17,9 @@ from mptexp.spec.terminal import visible
 
 ROWS = 200  # of a table in a report: more are a file, not a table
 KEYS = [*points.POINT, "policy"]  # of a row of the headline table
+# What readings of a device rest on, see `validity.invalid`.
+PROVEN_BY = {"utilization_frac": "utilization"}
+PROVEN_BY |= dict.fromkeys(("energy_per_image_j", "energy_per_token_j"), "energy")
 
 
 def headline_rows(tables: Tables) -> pd.DataFrame:
@@ -58,13 +61,14 @@ def _measured(records: Sequence[Mapping[str, Any]], measure: measures.Measure) -
 def detail_rows(tables: Tables) -> pd.DataFrame:
     """What else is known of the rows of the headline table, as text; empty where nothing is."""
     table = summary.headline(tables)
-    records = table.to_dict("records")
+    steps = [
+        BLANK if pd.isna(low) else f"{low * 1e3:.2f}–{high * 1e3:.2f}"
+        for low, high in zip(table.step_s_low, table.step_s_high, strict=True)
+    ]
+    achieved = [_achieved(r) for r in table.to_dict("records")]
     cells = {
-        "ms per step, 5–95 %": [
-            BLANK if pd.isna(low) else f"{low * 1e3:.2f}–{high * 1e3:.2f}"
-            for low, high in zip(table.step_s_low, table.step_s_high, strict=True)
-        ],
-        "Achieved (MFU), least traffic": [_achieved(r) for r in records],
+        "ms per step, 5–95 %": column_formats.marked(steps, table.run_flags, "time"),
+        "Achieved (MFU), least traffic": column_formats.marked(achieved, table.run_flags, "time"),
         **_to_target(tables, table),
         **_prices(tables, table),
     }
@@ -116,11 +120,16 @@ def _by_policy(
     table: pd.DataFrame,
     values: pd.Series,
     keys: Sequence[str] = KEYS,
-    how: str = "median",
-) -> list[float]:
+    how: str | Callable[[pd.Series], Any] = "median",
+) -> list[Any]:
     """The median of some values of the runs that ended well, for each row of a headline table."""
     medians = tables.ok.assign(value=values).groupby(list(keys)).value.agg(how)
     return medians.reindex(pd.MultiIndex.from_frame(table[list(keys)])).tolist()
+
+
+def _trained(tables: Tables, seconds: pd.Series) -> pd.Series:
+    """Seconds by run id as those of each run that was trained; numbers, also where none was."""
+    return tables.trained.run_id.map(seconds).astype(float)
 
 
 def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
@@ -128,24 +137,36 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     wanted = accuracy.target(tables)
     if wanted is None:
         return {}
-    seconds = tables.trained.run_id.map(accuracy.seconds_to(tables, wanted))
-    reached = seconds.where(np.isfinite(seconds.astype(float)))
+    seconds = _trained(tables, accuracy.seconds_to(tables, wanted))
+    reached = seconds.where(np.isfinite(seconds))
     rows = zip(
         _by_policy(tables, table, reached),
         _by_policy(tables, table, reached, how="count"),
         _by_policy(tables, table, seconds, how="count"),
+        _diverged(tables, table),
         strict=True,
     )
     shown = [_reached(*row) for row in rows]
-    return {f"Time to {wanted * 100:g} % accuracy": shown}
+    # Whoever learned nothing has not reached it, whatever else is valid.
+    flags = [validity.but(own, "not trained") for own in table.run_flags]
+    marked = column_formats.marked(shown, flags, "training time", "accuracy")
+    return {f"Time to {wanted * 100:g} % accuracy": marked}
 
 
-def _reached(seconds: float, reached: float, runs: float) -> str:
+def _diverged(tables: Tables, table: pd.DataFrame) -> list[int]:
+    """How many runs diverged, for each row of a headline table."""
+    lost = speedups.with_jit(tables.results)
+    counts = lost[lost.status == "diverged"].groupby(KEYS).run_id.count().to_dict()
+    return [counts.get(key, 0) for key in table[KEYS].itertuples(index=False, name=None)]
+
+
+def _reached(seconds: float, reached: float, trained: float, diverged: int) -> str:
     """The median of the runs that reached it, and how many these are where not all did."""
-    if not runs > 0:
+    if not trained > 0:
         return BLANK
     if not reached > 0:
         return "not reached"
+    runs = trained + diverged  # what diverged did not reach it
     return f"{seconds:,.1f} s" + f" ({reached:.0f} of {runs:.0f} runs)" * (reached < runs)
 
 
@@ -154,16 +175,21 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     price = tables.price_per_hour
     if price is None:
         return {}
-    seconds = tables.trained.run_id.map(accuracy.training_s(tables))
+    seconds = _trained(tables, accuracy.training_s(tables))
     training_s = pd.Series(_by_policy(tables, table, seconds), dtype=float)
     taken = dict(zip(tables.ok.replicas, points.devices(tables.ok), strict=True))
     price = price * table.replicas.map(taken)  # of a device
     costs = {"million": 1e6 / table.throughput / 3600 * price, "dataset": table.dataset}
     costs["cost_per_training"] = training_s * price.to_numpy() / 3600
     shown = pd.DataFrame(costs)
+    columns = {
+        "time": column_formats.by_task(shown, "million", "cost_per_million_{}s"),
+        "training time": column_formats.shown(shown, "cost_per_training"),
+    }
     return {
-        **column_formats.by_task(shown, "million", "cost_per_million_{}s"),
-        **column_formats.shown(shown, "cost_per_training"),
+        heading: column_formats.marked(cells, table.run_flags, what)
+        for what, own in columns.items()
+        for heading, cells in own.items()
     }
 
 
@@ -299,7 +325,15 @@ def sensor_rows(tables: Tables) -> pd.DataFrame:
         for n in SENSORS
         if n in tables.ok
     }
-    sensed = without_blanks(pd.DataFrame(column_formats.shown(pd.DataFrame(values), *values)))
+    flags = _by_policy(tables, table, tables.ok["flags"], keys, validity.together)
+    columns = {name: column_formats.COLUMNS[name].heading for name in values}
+    cells = {
+        heading: column_formats.marked(
+            column_formats.cells(name, values[name]), flags, PROVEN_BY.get(name, "")
+        )
+        for name, heading in columns.items()
+    }
+    sensed = without_blanks(pd.DataFrame(cells))
     named = pd.DataFrame({**_varying(table), "Policy": table.policy})
     return pd.DataFrame() if sensed.empty else pd.concat([named, sensed], axis=1)
 

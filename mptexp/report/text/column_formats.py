@@ -88,6 +88,21 @@ def shown(table: pd.DataFrame, *names: str) -> dict[str, list[str]]:
     return {COLUMNS[name].heading: cells(name, table[name]) for name in names}
 
 
+def marked(cells: Iterable[str], flags: Iterable[str], *what: str) -> list[str]:
+    """Cells of a column, each with why it is not valid: `20.0 s (not valid: interference)`.
+
+    Args:
+        cells: figures as text.
+        flags: of the runs of each.
+        what: the figures rest on, such as time, see `validity.invalid`.
+    """
+    whys = [wording.not_valid(own, *what) for own in flags]
+    return [
+        cell + f" ({why})" * (cell != BLANK and bool(why))
+        for cell, why in zip(cells, whys, strict=True)
+    ]
+
+
 def by_task(table: pd.DataFrame, value: str, form: str) -> dict[str, list[str]]:
     """A column as text under the heading of each row's task.
 

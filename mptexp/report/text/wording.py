@@ -177,6 +177,14 @@ def of_table(table: pd.DataFrame, name: str) -> pd.Series:
     return named(table[name], BARE)
 
 
+def emulating(choice: Mapping[str, Any]) -> str:
+    """` in <8,8>, rounded stochastically`: what a run emulates beside its policy, else empty."""
+    spread, kept = choice["propagation"], choice["weight_format"]
+    said = f" in {spread}" * (spread != "policy")
+    said += f" with weights in {kept}" * (kept not in ("policy", spread))
+    return said + ", rounded stochastically" * (choice["rounding"] == "stochastic")
+
+
 def at(place: str) -> str:
     """A place after its preposition: `at batch size 32`, `on A100`, `with prefetched input`."""
     first, _, rest = place.partition(", ")
@@ -312,9 +320,14 @@ def ends(low: float, high: float) -> str:
     return f"[{', '.join(said)}]"
 
 
-def not_valid(flags: str, what: str = "time") -> str:
-    """`not valid: interference, throttled`; empty where nothing invalidates time or accuracy."""
-    names = [flag.name for flag in validity.invalid(flags, what)]
+def not_valid(flags: str, *what: str) -> str:
+    """`not valid: interference, throttled`; empty where nothing invalidates time or accuracy.
+
+    Args:
+        what: is shown, see `validity.invalid`; time where nothing is named.
+    """
+    known = [flag for each in what or ("time",) for flag in validity.invalid(flags, each)]
+    names = dict.fromkeys(flag.name for flag in known)
     return f"not valid: {', '.join(names)}" if names else ""
 
 

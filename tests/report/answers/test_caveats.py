@@ -248,6 +248,19 @@ def test_runs_without_a_result_are_in_the_banner():
     ]
 
 
+def test_runs_without_a_result_are_placed_where_not_all_of_a_policy_ended_so():
+    # The lie: "3 of 6 runs of float32 (diverged)", all with one learning rate of two.
+    lost = {"status": "diverged", "history": [], "timing": {}}
+    sizes = [record(block=b, batch_size=size) for size in (32, 64) for b in range(2)]
+    sizes[-1] |= lost
+    said = "**Without a result**: 1 of 4 runs of float32 (diverged at batch size 64)."
+    assert caveats.left_out(tables(sizes)) == [said]
+    rates = [record(block=b, width=w) for w in (1.0, 2.0, 3.0, 4.0) for b in range(2)]
+    said = "**Without a result**: 3 of 8 runs of float32 (diverged in 3 of 4 settings)."
+    found = [run | lost if k in (1, 3, 5) else run for k, run in enumerate(rates)]
+    assert caveats.left_out(tables(found)) == [said]
+
+
 def test_the_banner_names_further_flags_only_where_they_take_more():
     marks = ["measured while other programs used the processor"]
     made = [each | {"marks": list(marks)} for each in three()]

@@ -227,3 +227,23 @@ def test_what_lacks_the_arithmetic_is_named(asked, said):
     for made in rows:
         made["parameters"] |= asked
     assert said in " ".join(findings.answer(tables(rows)))
+
+
+def with_scale(policy, scale, status="ok", accuracy=0.9):
+    for block in range(3):
+        made = record(policy, block, 0.1)
+        made["parameters"] |= {"loss_scale": scale}
+        made["run_id"] = f"{policy}-{scale}-{block}"
+        made["history"][0]["val_accuracy"] = accuracy
+        yield made if status == "ok" else made | {"status": status, "history": [], "timing": {}}
+
+
+def test_a_policy_some_of_whose_runs_ended_well_was_measured():
+    # The lie: "only float32 was measured", beside runs of mixed_float16 with another loss scale.
+    rows = [*with_scale("float32", "none"), *with_scale("mixed_float16", 8.0)]
+    some = tables([*rows, *with_scale("mixed_float16", 64.0, "timeout")])
+    assert findings.ended(some) == "mixed_float16 took too long in 3 of 6 runs at batch size 32"
+    alone = tables([*rows[:3], *with_scale("mixed_float16", 64.0, "timeout")])
+    assert findings.ended(alone).endswith(
+        "took too long at batch size 32; only float32 was measured"
+    )

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from builders import IDENTITY, published, record, tables
+from builders import IDENTITY, diverged, published, record, tables
 
 from mptexp.analysis import published as claims
 from mptexp.report.answers import studies
@@ -225,6 +225,16 @@ def test_repeats_stand_beside_the_published_ones():
     assert claims.startswith(
         "Claims about mixed_float16 without a table: at least 3× faster on Volta"
     )
+
+
+def test_the_worst_accuracy_says_how_many_runs_diverged():
+    # The lie: "the worst validation accuracy after 5 epochs 70.0 %", where two of five diverged.
+    made = banerjee(5)
+    lost = [diverged(each) for each in made if each["parameters"]["policy"] == "mixed_float16"][3:]
+    ids = {each["run_id"] for each in lost}
+    _, measured, _ = section(*lost, *(each for each in made if each["run_id"] not in ids)).sentences
+    worst = "70.0 % in 3 of 5 runs (2 diverged), against 70.0 % in float32."
+    assert measured.endswith(f"the worst validation accuracy after 5 epochs {worst}")
 
 
 def test_repeats_in_bfloat16_stand_there_where_a_device_emulates_float16():

@@ -63,3 +63,13 @@ def test_readings_are_drawn_where_there_are_any():
     figure = device.readings_by_time(both)
     assert [axis.get_ylabel() for axis in figure.axes] == ["utilization, %", "power, W"]
     assert VALUES["readings_by_time"](both) == "Utilization and power."
+
+
+def test_the_least_and_the_most_memory_are_of_what_is_valid():
+    rows = [record(width=width) for width in (1.0, 2.0, 3.0)]
+    for row, times in zip(rows, (1, 2, 9), strict=True):
+        row["peak_memory_bytes"] *= times
+    rows[2]["changed"] = True
+    caption = CAPTIONS["memory_by_batch_size"](tables(rows))
+    assert caption.startswith("Of what is valid, from 1,024 MiB (float32, width 1) to 2,048 MiB")
+    assert CAPTIONS["memory_by_batch_size"](tables(rows[2:])).startswith("On a CPU this is the")

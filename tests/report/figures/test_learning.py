@@ -3,6 +3,7 @@ from pathlib import Path
 from builders import record, tables, three
 
 from mptexp.analysis import published
+from mptexp.records.schema import SEEN
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import learning
 from mptexp.report.measured import MeasuredSweep
@@ -132,3 +133,46 @@ def test_runs_that_ended_once_their_time_was_certain_are_no_box():
     for one in made:
         one["timing"] = one["timing"] | {"ended_by": "target_ci"}
     assert not {"spread_of_accuracy", "spread_of_time"} & {*cases(tables(made))}
+
+
+def test_a_caption_leaves_out_times_that_are_not_valid():
+    # The lie: "the last ends after 20.0 s in mixed_float16", beside other programs.
+    made = [trained(3, policy=policy) for policy in ("float32", "mixed_float16")]
+    for one, seconds in zip(made, (41.0, 20.0), strict=True):
+        one["history"] = [epoch | {"elapsed_s": seconds} for epoch in one["history"]]
+    made[1]["marks"] = ["measured while other programs used the processors"]
+    told = learning._caption_time(tables(made))
+    assert told.endswith(
+        "ends after 41.0 s in float32 (medians of the runs whose times are valid)."
+    )
+    none = learning._caption_time(tables([one | {"marks": made[1]["marks"]} for one in made]))
+    assert none == "The same epochs over time, validation included."
+
+
+def test_a_caption_leaves_out_accuracies_that_are_not_valid():
+    # The lie: "means differ by at most 0.0 percentage points", of images that were trained on.
+    made = [trained(3, policy=policy) for policy in ("float32", "mixed_float16")]
+    assert "differ" in learning._caption_validation(tables(made), tasks.IMAGES)
+    made[1]["marks"] = [f"900 of 1000 images {SEEN}"]
+    assert "differ" not in learning._caption_validation(tables(made), tasks.IMAGES)
+
+
+def test_boxes_are_told_of_the_runs_that_are_valid():
+    made = repeated(5)
+    for one in made.records:
+        if one["parameters"]["policy"] == "mixed_float16":
+            one["marks"] = ["measured while other programs used the processors"]
+    (row,) = [row for row in learning.FIGURES if row.name == "spread_of_time"]
+    sweep = MeasuredSweep(SweepDir(Path("unused")), tables(made.records))
+    text = row.caption(row.cases(sweep)[""])
+    assert "at a point, of the runs that are valid: at most 0 s in float32." in text
+
+
+def test_trainings_of_other_lengths_have_no_last_epoch_to_compare():
+    # The lie: "Loss at the last epoch: 0.111 in float32 and 0.333 in mixed_float16", of the ninth
+    # epoch and of the third.
+    made = [trained(9), trained(3, policy="mixed_float16")]
+    for one in made:
+        one["timing"]["ended_by"] = "target_ci"
+    for caption in (learning._caption_loss, learning._caption_time):
+        assert "float" not in caption(tables(made))

@@ -121,3 +121,29 @@ def test_each_curve_of_latencies_is_seen_to_the_dotted_line(measured):
     figure, caption = ROWS["latency_distribution"].draw(made), speed._caption_latency(made)
     assert "mixed_float16's at batch size 32: median 1.00 ms, 99th percentile 10.00 ms" in caption
     assert figure.axes[0].get_xlim()[1] > 10
+
+
+BUSY = {"marks": ["measured while other programs used the processors"]}
+
+
+def test_the_highest_and_the_longest_are_of_what_is_valid():
+    # The lie: "Highest rate: 639, mixed_float16", beside other programs.
+    rows = [record(step_s=0.1), record("mixed_float16", step_s=0.05) | BUSY]
+    for run, slowest in zip(rows, (0.002, 9.0), strict=True):
+        run["latencies_s"] = [0.001] * 49 + [slowest] * 2
+    rates, latency = ROWS["images_per_s_by_batch_size"].caption, speed._caption_latency
+    said = "Highest rate of what is valid: 320, float32 at batch size 32. "
+    assert rates(tables(rows)).startswith(said)
+    assert "The longest of what is valid is float32's at batch" in latency(tables(rows))
+    void = tables([run | BUSY for run in rows])
+    assert rates(void) == "Dots are runs, lines go through their medians."
+    assert latency(void).endswith("means unsteady latency.")
+
+
+def test_the_largest_ratio_is_of_what_is_valid():
+    rows = [record(p, b, s, 32) for b in range(3) for p, s in (("float32", 0.1), ("float16", 0.08))]
+    rows += [record(block=b, batch_size=64) for b in range(3)]
+    rows += [record("float16", b, 0.02, 64) | BUSY for b in range(3)]
+    caption = speed._caption_speedup(tables(rows).claims)
+    assert caption.startswith("Of 2 points drawn, 1 is measurably faster than float32; best: ")
+    assert "float16 at batch size 32, 1.25× faster" in caption

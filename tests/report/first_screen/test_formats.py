@@ -182,3 +182,29 @@ def test_a_network_that_no_format_trains_is_in_the_title():
     assert answer.title.startswith("lenet trains with 8-bit activations")
     assert answer.title.endswith("; mlp with none that was measured")
     assert not answer.advice.rstrip(".").endswith(";")
+
+
+def test_formats_that_never_ended_are_counted():
+    # The lie: "1 of 2 settings train", of three that were measured.
+    groups = [
+        emulated_runs([1, 1.1, 0.9]),
+        emulated_runs([1.2, 1.3, 1.1], **FIXED),
+        emulated_runs([0, 0, 0], status="diverged", propagation="<4,4>"),
+        emulated_runs([0, 0, 0], status="timeout", propagation="<2,2>"),
+    ]
+    answer = question.of(identified(tables_of(*groups)))
+    near = "1 of 3 settings train within 2 percentage points of float32's error"
+    assert answer.title == f"{near}, 1 did not end"
+    assert answer.sentences[-1] == "No run ended well of **activations <2,2>**."
+    assert answer.advice == "the same command makes the runs again that did not end."
+
+
+def test_of_a_run_that_was_killed_the_same_command_is_advised():
+    # The lie: "at least 5 repeats to halve the intervals", where one run is to be made again.
+    runs = [*emulated_runs([1, 1.1, 0.9, 1]), *emulated_runs([1.2, 1.3, 1.1, 1.2], **FIXED)]
+    runs[-1] |= {"status": "killed", "history": []}
+    again = "the same command makes the runs again that did not end."
+    assert question.of(identified(tables(runs))).advice == again
+    base = [*emulated_runs([1, 1.1, 0.9]), *emulated_runs([1.2, 1.3, 1.1], **FIXED)]
+    base[0] |= {"status": "killed", "history": []}
+    assert question.of(identified(tables(base))).advice == again

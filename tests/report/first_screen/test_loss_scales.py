@@ -3,6 +3,7 @@
 from builders import (
     identified,
     loss_scaled,
+    record,
     several_scales,
     tables,
 )
@@ -52,3 +53,32 @@ def test_every_scale_does_not_train_where_the_dynamic_one_fails():
     assert "every" not in answer.title
     assert answer.title.endswith("falls behind under the dynamic scale")
     assert "any loss scale" not in answer.advice
+
+
+def with_scale(policy, scale, accuracy, **parameters):
+    for block in range(3):
+        made = record(policy, block, 0.1)
+        made["parameters"] |= {"loss_scale": scale, **parameters}
+        made["run_id"] = f"{policy}-{scale}-{block}-{parameters}"
+        made["history"][0]["val_accuracy"] = accuracy + block / 1e4
+        yield made
+
+
+def test_a_single_loss_scale_is_compared_with_a_float32_that_has_none():
+    # The lie: "Nothing to compare: no policy was measured beside its baseline".
+    made = tables([*with_scale("float32", "none", 0.9), *with_scale("mixed_float16", 8.0, 0.3)])
+    assert "mixed_float16" in question.of(made).title
+    assert "falls behind float32 with 8 (−60.0 percentage points)" in question.of(made).sentences[0]
+
+
+def test_every_setting_in_which_a_scale_fails_is_counted_and_comes_first():
+    # The lie: of two networks that fail by 70 points, one appeared nowhere.
+    made = []
+    for model, accuracy in (("mlp", 0.9), ("lenet", 0.9), ("alexnet", 0.2), ("vit", 0.2)):
+        made += with_scale("float32", "none", 0.9, model=model)
+        made += with_scale("mixed_float16", 8.0, accuracy, model=model)
+        made += with_scale("mixed_float16", 1024.0, 0.9, model=model)
+    answer = question.of(tables(made))
+    assert answer.title.endswith("; some scale fails in 2 of 4 settings")
+    assert ["alexnet" in answer.sentences[0], "vit" in answer.sentences[1]] == [True, True]
+    assert answer.sentences[2].endswith(" 1 more finding: see the table.")

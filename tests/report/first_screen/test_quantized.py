@@ -80,3 +80,60 @@ def test_what_loses_on_one_network_is_advised_on_the_other_alone():
                 made.append(one)
     advice = question.of(tables(made)).advice
     assert "for fewer bytes take **int4** (mlp) and **int8** (lenet), and look at" in advice
+
+
+def quantized_to(losses, marks=(), model="lenet"):
+    """Runs of float32 and of int8 that is twice as fast, an accuracy lost in each block."""
+    for block, lost in enumerate(losses):
+        for policy, step_s in (("float32", 0.1), ("int8", 0.05)):
+            made = record(block=block, step_s=step_s + block / 1e5)
+            made["parameters"] |= {"phase": "inference", "model": model}
+            if policy == "int8":
+                made = quantized(
+                    "int8", block, {"val_accuracy": 0.9}, {"val_accuracy": 0.9 - lost}, made
+                )
+            made["run_id"] = f"{model}-{policy}-{block}"
+            yield made | {"marks": [*marks]}
+
+
+def test_what_is_not_decided_is_not_advised_and_has_possible_ends():
+    # The lie: "use int8" by a mean of 0.0, or "all lose more than 1 percentage point" by one of
+    # -3.3, of intervals from -60.7 to +54.0 points, of a model that was right in 90 %.
+    for losses in ((0.3, -0.1, -0.1), (0.4, 0.3, -0.7)):
+        answer = question.of(tables([*quantized_to(losses)]))
+        assert "accuracy undecided, " in answer.title
+        assert answer.advice == (
+            "keep float32: none is shown to keep the accuracy within 1 percentage point; it takes "
+            "at least 5 repeats, not 3, to halve the intervals."
+        )
+        assert "+10.0] percentage points" in answer.title
+
+
+def test_an_accuracy_that_is_not_valid_is_no_loss():
+    # The lie: "all lose more than 1 percentage point", of accuracies that are not valid.
+    seen = ["900 of 1000 validation images are trained on too"]
+    advice = question.of(tables([*quantized_to([0.5, 0.5, 0.5], seen)])).advice
+    assert advice.startswith("keep float32: the accuracy of quantized weights is not valid. For a")
+
+
+def test_of_a_single_run_no_speed_is_shown():
+    # The lie: "no speed is valid", and "for fewer bytes take int8" of one run.
+    answer = question.of(tables([*quantized_to([0.0])]))
+    assert answer.title.endswith(
+        "+0.0 percentage points (fewer than three repeats); no speed is shown"
+    )
+    assert answer.advice.startswith(
+        "keep the weights in float32: none is shown to keep the accuracy"
+    )
+
+
+def test_the_network_that_loses_is_named_first_and_the_others_are_counted():
+    # The lie: three times "+0.00", of four networks of which the fourth loses 60 points.
+    made = [
+        run
+        for model, lost in (("mlp", 0), ("lenet", 0), ("alexnet", 0), ("vit", 0.6))
+        for run in quantized_to([lost] * 3, model=model)
+    ]
+    said = question.of(tables(made)).sentences[0]
+    assert "changed: **int8** (vit) 25 %, accuracy −60.0 [" in said
+    assert said.endswith("; 1 more.")

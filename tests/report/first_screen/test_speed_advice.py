@@ -1,7 +1,10 @@
 """Which policy a reader is told to use, and where."""
 
+from itertools import product
+
 import pytest
 from builders import (
+    diverged,
     identified,
     record,
     tables,
@@ -149,3 +152,63 @@ def test_no_bound_is_said_where_a_comparison_is_not_valid():
     some = [one | busy if one["parameters"]["batch_size"] == 64 else one for one in rows]
     assert "is not likely" not in question.of(identified(tables(some))).advice
     assert whole.startswith("keep float32")
+
+
+def trained_with(rate, lost):
+    """float32 and a policy that is twice as fast, whose runs end well or all diverge."""
+    for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.05)):
+        for block in range(3):
+            made = record(policy, block, step_s)
+            made["parameters"] |= {"learning_rate": rate}
+            made["run_id"] = f"{policy}-{rate}-{block}"
+            yield diverged(made) if policy in lost else made
+
+
+def test_a_policy_is_not_blamed_where_float32_diverges_too():
+    # The lie: "some runs diverged", at a learning rate at which float32 did as well.
+    both = ("float32", "mixed_float16")
+    answer = question.of(tables([*trained_with(0.001, ()), *trained_with(0.1, both)]))
+    assert answer.title.endswith("2.00× faster than float32 on GPU, at equal accuracy")
+    assert answer.advice == "use **mixed_float16**."
+    alone = question.of(tables([*trained_with(0.001, ()), *trained_with(0.1, both[1:])]))
+    assert alone.title.endswith("; some runs diverged")
+
+
+STEPS = {"on": {"float32": 0.05, "mixed_float16": 0.06}}
+STEPS |= {"off": {"float32": 0.2, "mixed_float16": 0.1}}
+
+
+def compiled(steps, sizes=(32,)):
+    """Tables of runs with and without XLA that take so long."""
+    made = []
+    for jit, size in product(steps, sizes):
+        for policy, step_s in steps[jit].items():
+            for block in range(3):
+                one = record(policy, block, step_s + block / 1e5, size, jit=jit == "on")
+                one["parameters"] |= {"jit": jit}
+                one["run_id"] = f"{jit}-{size}-{policy}-{block}"
+                made.append(one)
+    return identified(tables(made))
+
+
+def test_a_policy_that_is_slower_than_a_float32_that_was_measured_is_not_advised():
+    # The lie: "without XLA, use mixed_float16", where float32 with XLA takes half as long.
+    assert question.of(compiled(STEPS)).advice == (
+        "keep float32 with XLA, which is faster still than **mixed_float16** without XLA (50.01 ms "
+        "per step, not 100.01)."
+    )
+    slower = STEPS | {"on": {"float32": 0.15, "mixed_float16": 0.18}}
+    assert question.of(compiled(slower)).advice == (
+        "on this GPU without XLA, use **mixed_float16**, but not with XLA."
+    )
+    # Nor is float32 named where the policy gains over it too.
+    gains = STEPS | {"on": {"float32": 0.05, "mixed_float16": 0.04}}
+    assert question.of(compiled(gains)).advice == "use **mixed_float16**."
+
+
+def test_where_float32_is_faster_still_at_some_points_these_are_named():
+    found = compiled(STEPS)
+    more = compiled(STEPS | {"on": {"float32": 0.15, "mixed_float16": 0.18}}, sizes=(64,))
+    advice = question.of(identified(tables([*found.records, *more.records]))).advice
+    assert "use **mixed_float16**" in advice
+    assert "without XLA, float32 with XLA is faster still." in advice

@@ -316,6 +316,18 @@ def test_the_head_says_of_how_many_repeats_the_ratios_are():
     assert first_screen.conditions(tables(rows))[-1] == "n = 3 of 5 repeats, 10 runs"
 
 
+def test_the_conditions_name_the_versions_of_all_runs():
+    # The lie: the first record's versions, of devices measured with others.
+    rows = [record(block=block) for block in range(4)]
+    for one, version in zip(rows, ("2.21.0", "2.9.0", "2.21.0", "2.15.0"), strict=True):
+        packages = {"tensorflow": version, "keras": "3.15.1"}
+        one["environment"] = {"device": "GPU", "packages": packages, "commit": ""}
+    two = "TensorFlow 2.9.0 and 2.21.0, Keras 3.15.1"
+    assert two in first_screen.conditions(tables(rows[:3]))
+    rows[2]["environment"]["packages"] = {"tensorflow": "2.10.0", "keras": "3.15.1"}
+    assert "TensorFlow in 4 versions, Keras 3.15.1" in first_screen.conditions(tables(rows))
+
+
 @pytest.mark.parametrize(("how", "warned"), [("target_ci", False), ("epochs", True)])
 def test_that_nothing_was_learned_is_no_fault_of_runs_that_time_steps(how, warned, tmp_path):
     # The lie: "Not valid: accuracy of 3 of 51 runs: they learned nothing", of a sweep of times.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from builders import many, tables
+from builders import diverged, many, tables
 from support import PROJECT
 
 from mptexp.analysis import accuracy, summary
@@ -134,6 +134,12 @@ def test_what_is_not_valid_is_counted_and_in_no_median():
     # The lie: 5.00× slower as the least, and no word that it is not valid.
     assert "mixed_float16 3 2 0 2.00× faster (median) 2.00× faster [" in some
     assert "91.0–91.0 % 1 of 3 " in some
+    fast = [spoiled(m) if b else m for m, b in zip(many(), bad, strict=True)]
+    for made in fast:  # the lie: "Most images/s" of runs that are not valid
+        made["timing"]["images_per_s"] *= 100 if made.get("marks") else 1
+    rates = text(summary_tables.headline(tables(fast))[0])
+    assert "1,280" in rates
+    assert not re.search(r"\d\d,\d\d\d", rates)
     none = text(summary_tables.headline(tables([spoiled(made) for made in runs]))[0])
     assert "(median)" not in none
     assert "3 of 3" in none
@@ -153,6 +159,21 @@ def test_differences_that_are_not_equal_come_first(large):
     assert rows.Finding.tolist()[:3] == ["lower"] * 3
     assert set(rows.Finding[3:]) == {"equal within 1 percentage point"}
     assert len(accuracy.differences(found)) == 216
+
+
+def test_what_diverged_comes_first_and_then_by_number():
+    # The lie: "those that are not equal come first", of a table cut before those that diverged.
+    records = many(3, 72)
+    for made in records:
+        width, policy = made["parameters"]["width"], made["parameters"]["policy"]
+        if policy != "float32" and width in (3.55, 3.6):
+            made["history"][-1]["val_accuracy"] -= 0.5 if width == 3.6 else 0.08
+        if policy != "float32" and width == 3.5:
+            made |= diverged(made)
+    rows, note = summary_tables.accuracy_rows(tables(records))
+    assert "those of runs that diverged come first, then those that are not equal" in note
+    assert rows.Finding.tolist()[:9] == ["diverged"] * 3 + ["lower"] * 6
+    assert rows.Setting.tolist()[3:9] == ["width 3.6"] * 3 + ["width 3.55"] * 3
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,10 @@
-from builders import record, tables, three
+from dataclasses import replace
 
+import pytest
+from builders import diverged, record, tables, three
+
+from mptexp.analysis.sweep_tables import Options
+from mptexp.report.pages import notes
 from mptexp.report.tables import text_tables
 
 
@@ -32,3 +37,69 @@ def test_no_ratio_stands_without_its_interval_and_n():
         if "×" in line:
             assert "[" in line
             assert "(n = 3)" in line
+
+
+BUSY = {"marks": ["measured while other programs used the processors"]}
+
+
+def asked(runs, **options):
+    return replace(tables(runs), options=Options(**options))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "ended_by"),
+    [({"phase": "inference"}, "epochs"), ({"input_mode": "resident"}, "epochs"), ({}, "target_ci")],
+)
+def test_runs_none_of_which_counts_as_trained_have_a_price_and_no_target(parameters, ended_by):
+    # The lie: no report at all, but a TypeError: of no run pandas makes text, with no median.
+    runs = [record(policy, step_s=0.32) for policy in ("float32", "mixed_float16")]
+    for one in runs:
+        one["parameters"] |= parameters
+        one["timing"]["ended_by"] = ended_by
+    made = asked(runs, price_per_hour=3.6, target_accuracy=0.5)
+    rows = text_tables.detail_rows(made)
+    assert rows["Cost per million images"].tolist() == ["10", "10"]
+    assert not [name for name in rows if "accuracy" in name or "training" in name]
+    assert "accuracy" not in notes.details(made)
+
+
+def test_what_is_computed_of_times_that_are_not_valid_says_so():
+    # The lie: 20.0 s, 0.869 and 0.0111 of runs beside other programs, without any mark.
+    runs = [record(block=b, step_s=0.32) for b in range(3)]
+    runs += [record("mixed_float16", b, 0.16) | BUSY for b in range(3)]
+    for one in runs:
+        one["history"][-1]["elapsed_s"] = 1.0
+    made = asked(runs, price_per_hour=3.6, target_accuracy=0.5)
+    rows = text_tables.detail_rows(made).set_index("Policy")
+    mark = " (not valid: interference)"
+    assert not [cell for cell in rows.loc["float32"] if "valid" in str(cell)]
+    assert rows.loc["mixed_float16"].drop("Batch size").to_dict() == {
+        "ms per step, 5–95 %": f"160.00–160.00{mark}",
+        "Time to 50 % accuracy": f"1.0 s{mark}",
+        "Cost per million images": f"5{mark}",
+        "Cost per training": f"0.001{mark}",
+    }
+
+
+def test_energy_per_image_is_not_valid_where_times_are_not():
+    # The lie: "156 mJ", of power over images per second of a run beside other programs.
+    reading = {"readings": 40, "power_w": 100.0, "energy_per_image_j": 0.2, "utilization_frac": 0.5}
+    runs = [record() | {"readings": reading}, record("mixed_float16") | BUSY]
+    runs[1] |= {"readings": reading}
+    rows = text_tables.sensor_rows(tables(runs))
+    assert rows["Energy per image"].tolist() == ["200 mJ", "200 mJ (not valid: interference)"]
+    assert rows["Power"].tolist() == ["100 W", "100 W"]
+
+
+def test_a_run_that_diverged_has_not_reached_the_accuracy():
+    # The lie: "20.0 s (what every run reached)", of one run beside two that diverged.
+    runs = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(3)]
+    for one in runs:
+        one["history"][-1]["elapsed_s"] = 20.0
+    lost = [diverged(one) for one in runs[4:]]
+    for one in lost:
+        one["in_force"].pop("jit")  # not known of a run that ended early
+    made = tables([*runs[:4], *lost])
+    rows = text_tables.detail_rows(made)
+    assert rows["Time to 90 % accuracy"].tolist() == ["20.0 s", "20.0 s (1 of 3 runs)"]
+    assert "(the level is what every run that ended well reached)" in notes.details(made)
