@@ -247,7 +247,7 @@ LONGEST = (
     "report/pages/test_first_screen", "training/numerics/test_emulation",
     "system/test_without_tensorflow", "system/test_prepare", "training/test_arithmetic",
     "training/test_identity", "report/pages/test_page", "training/test_user_model",
-    "execution/test_blocks", "system/test_security", "training/measure/test_profiler",
+    "execution/test_remeasuring", "system/test_security", "training/measure/test_profiler",
     "system/test_browser", "training/test_measured_run", "training/test_step_timer",
     "execution/test_ray_executor", "report/pages/test_site", "system/test_fuzz",
     "training/backends/test_replicas", "execution/test_max_batch", "system/test_cli",

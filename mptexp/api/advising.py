@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.api.commands import is_free
-from mptexp.execution import device_slots, directory, forked, plan, preparation
+from mptexp.execution import device_slots, directory, fork_client, plan, preparation
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output
@@ -109,7 +109,7 @@ def advise_layers(
     # Wrong data and models are refused before anything is written.
     preparation.prepare([search.run], data_dir)
     slots = device_slots.slots(search.how.parallel)
-    with directory.locked(job.directory), forked.servers(slots, timed=False) as servers:
+    with directory.locked(job.directory), fork_client.servers(slots, timed=False) as servers:
         _refuse_other(job.directory, layer_search.QUESTIONS)
         search.how = replace(search.how, servers=servers, prepared=True)
         needed = search.needed()

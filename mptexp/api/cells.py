@@ -259,12 +259,12 @@ def answer(directory: Place) -> "Markdown":
     """
     from IPython.display import Markdown
 
-    from mptexp.report import measured
+    from mptexp.report import inputs
     from mptexp.report.answers import caveats
     from mptexp.report.pages import first_screen
     from mptexp.report.text import markdown
 
-    sweep = measured.load(resolved(directory))
+    sweep = inputs.load(resolved(directory))
     title = f"**{markdown.safe(first_screen.title(sweep))}**"
     banner = caveats.banner(sweep.tables, more="The report says more")
     return Markdown("\n\n".join([title, *banner, *first_screen.sentences(sweep)]))

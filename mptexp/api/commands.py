@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptexp.execution import blocks, directory, max_batch, plan, preparation
+from mptexp.execution import directory, max_batch, plan, preparation, remeasuring
 from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.plan import Planned
 from mptexp.records import privacy, store
@@ -32,9 +32,9 @@ from mptexp.spec.terminal import visible
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mptexp.diagnosis.recording import Recording
+    from mptexp.diagnosis.foreign_traces import Recording
     from mptexp.execution.merge import Merged
-    from mptexp.report.measured import MeasuredSweep
+    from mptexp.report.inputs import MeasuredSweep
     from mptexp.report.trackers import Tracked
 
 
@@ -114,7 +114,7 @@ def planned(
     """
     directory.check(job.directory, job.text)
     everything = plan.runs(job.sweep, job.directory)
-    chosen = blocks.chosen(job, only, repair)
+    chosen = remeasuring.chosen(job, only, repair)
     costs, axes = plan.Costs(everything, job.sweep), [*job.sweep.axes(), "block"]
     rows = [
         {"run_id": p.run_id}
@@ -168,7 +168,7 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     """
     from mptexp.analysis import comparability
 
-    due = [p.run for p in blocks.chosen(job, only) if p.due]
+    due = [p.run for p in remeasuring.chosen(job, only) if p.due]
     before = comparability.latest(store.read_records(job.directory)[0]) if due else {}
     runs = {comparability.kind(run.published().model_dump()): run for run in due} if before else {}
     # As records have it: a variable may name a place below the home directory.
@@ -199,10 +199,10 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
         Stopped: if the disk is full or fails.
     """
     imports.matplotlib_from_elsewhere()
-    from mptexp.report import measured
+    from mptexp.report import inputs
     from mptexp.report.pages import page
 
-    sweep = measured.load(directory)
+    sweep = inputs.load(directory)
     with writing(directory, "no report could be written"):
         index = page.build(sweep, report_notebook(notebook))
     return index, _not_valid(sweep)
@@ -229,11 +229,11 @@ def checked(directory: Path) -> Checked:
     Raises:
         ParamsError: if the directory holds no record.
     """
-    from mptexp.report import measured
+    from mptexp.report import inputs
     from mptexp.report.answers import caveats
     from mptexp.report.pages import data_files, notes, provenance
 
-    sweep = measured.load(directory)
+    sweep = inputs.load(directory)
     tables = sweep.tables
     besides = [*caveats.missing(tables), *caveats.excluded(tables), *caveats.left_out(tables)]
     besides += provenance.measured_again(sweep.directory)
@@ -463,7 +463,7 @@ def recordings(traces: Sequence[Path]) -> "list[Recording]":
     Raises:
         ParamsError: if one cannot be read, or both hold the same recording.
     """
-    from mptexp.diagnosis.recording import Comparison, Recording
+    from mptexp.diagnosis.foreign_traces import Comparison, Recording
     from mptexp.traces import trace_files
 
     read = [Recording(visible(f.name), trace) for f, trace in map(trace_files.read, traces)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.api.commands import open_sweep
-from mptexp.execution import blocks, directory, plan, preparation
+from mptexp.execution import directory, plan, preparation, remeasuring
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output, duration
@@ -60,14 +60,14 @@ def execute_diagnosis(
         Interrupted, Stopped: as `sweep.execute` does.
     """
     output = output or Output()
-    chosen = blocks.chosen(job, only)
+    chosen = remeasuring.chosen(job, only)
     preparation.prepare([p.run for p in chosen], data_dir)
     with directory.locked(job.directory):
         directory.prepare(job.directory, job.text)
         ended = True
         if not finished:
             execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
-            ended = not any(p.due for p in blocks.chosen(job, only))
+            ended = not any(p.due for p in remeasuring.chosen(job, only))
         for what, runs in _diagnosis(job, [p.run_id for p in chosen], traces_only, output):
             ended &= _execute_batch(what, runs, job, output)
     return ended
@@ -148,7 +148,7 @@ def _execute_batch(what: str, runs: Sequence[Run], job: Job, output: Output) -> 
     """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended."""
     # They were made from records, which do not say where data lie.
     place, runs = job.directory.diagnosis, list(dict.fromkeys(map(job.sweep.located, runs)))
-    before = blocks.begun_anew(plan.states(runs, job.sweep, place), comparison=_compared)
+    before = remeasuring.begun_anew(plan.states(runs, job.sweep, place), comparison=_compared)
     due = [p for p in before if p.due]
     for device in sorted({p.run.gpu_model for p in before if p.state == "elsewhere"}):
         output.say(f"diagnosis: {what} on {device} can be made on such a device only")

@@ -49,20 +49,20 @@ def explain(
     that holds some. Two traces are compared, such as float32 with mixed precision.
     """
     from mptexp import api
-    from mptexp.report import recordings
-    from mptexp.report.answers import recorded
+    from mptexp.report import trace_report
+    from mptexp.report.answers import trace_answer
     from mptexp.report.tables import terminal_tables
 
     with working("reading the trace"):
         read = api.recordings([path for path in (trace, other) if path is not None])
     if page is not None:
-        api.write_page(page, recordings.page(read))
-    result(recordings.content(read) | ({"page": page} if page else {}))
-    out().print(f"[bold]{plain(recorded.verdict(read))}[/]", soft_wrap=True)
+        api.write_page(page, trace_report.page(read))
+    result(trace_report.content(read) | ({"page": page} if page else {}))
+    out().print(f"[bold]{plain(trace_answer.verdict(read))}[/]", soft_wrap=True)
     for each in read:
-        for note in recorded.notes(each):
+        for note in trace_answer.notes(each):
             say(f"  {each.file if other else 'note'}: {note}")
-    for heading, table in recordings.tables(read).items():
+    for heading, table in trace_report.tables(read).items():
         out().print()
         terminal_tables.rows(out(), heading, table)
     if page is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mptexp.execution import device_slots, forked, measuring, supervisor
+from mptexp.execution import concurrent_sweeps, device_slots, fork_client, supervisor
 from mptexp.execution.device_slots import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
@@ -52,7 +52,7 @@ class Execution:
     data_dir: Path | None = None
     fail_fast: bool = False
     invocation: str = field(default_factory=invocation)
-    servers: forked.Servers | None = None
+    servers: fork_client.Servers | None = None
     prepared: bool = False
 
     @property
@@ -76,8 +76,8 @@ def execute(
     free, waiting = list(slots), list(due)
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
     stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
-    announced = measuring.announced(slot.uuid for slot in slots)
-    forks = nullcontext(how.servers) if how.servers else forked.servers(slots)
+    announced = concurrent_sweeps.announced(slot.uuid for slot in slots)
+    forks = nullcontext(how.servers) if how.servers else fork_client.servers(slots)
     with announced as own, forks as servers, ThreadPoolExecutor(len(slots)) as pool:
         try:
             while waiting or working:
@@ -122,7 +122,7 @@ def _execute(
     how: Execution,
     taken: Sequence[Slot],
     stop: threading.Event,
-    servers: forked.Servers | None,
+    servers: fork_client.Servers | None,
     own: Collection[Path],
 ) -> dict[str, Any]:
     """Executes one run on its devices, again as often as `retries` allows; its last record."""
@@ -141,9 +141,9 @@ def _execute(
             stop,
             how.invocation,
             servers,
-            lambda since=began: measuring.marks(uuids, since, own),
+            lambda since=began: concurrent_sweeps.marks(uuids, since, own),
         )
-        measuring.touch(own)
+        concurrent_sweeps.touch(own)
         if record["status"] in schema.FINAL:
             break
     return record

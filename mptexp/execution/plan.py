@@ -15,7 +15,8 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 DAMAGED = "damaged"  # the state of a run whose record cannot be read
-# States of runs that have ended and are measured again with the rest of their block: see `blocks`.
+# States of runs that have ended and are measured again with the rest of their block, see
+# `remeasuring`.
 INTERRUPTED, FLAGGED = "interrupted", "flagged"
 AGAIN = (INTERRUPTED, FLAGGED)
 

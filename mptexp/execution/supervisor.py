@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from mptexp.execution import forked, processes
-from mptexp.execution.forked import Servers, Worker
+from mptexp.execution import fork_client, processes
+from mptexp.execution.fork_client import Servers, Worker
 from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
 from mptexp.records import privacy, schema, store
@@ -78,7 +78,7 @@ def execute(
             (scratch / "task.json").write_text(json.dumps(task))
             given = _environment(scratch, folder, run, name) | dict(environment or {})
             worker = servers and servers.worker(run, name, scratch, given, stop)
-            marks = [*marks, forked.FALLBACK] if servers and not worker else marks
+            marks = [*marks, fork_client.FALLBACK] if servers and not worker else marks
             worker = worker or _start(scratch, given)
             ended = _wait(worker, scratch, folder, timeout_s, _limit(run), stop)
     except BaseException:  # Ctrl-C above all: nothing of this run may stay behind

@@ -5,16 +5,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from mptexp.execution import (
-    blocks,
+    concurrent_sweeps,
     device_slots,
     directory,
     local_executor,
     max_batch,
-    measuring,
     plan,
     preparation,
     ray_cluster,
     ray_executor,
+    remeasuring,
 )
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
@@ -102,7 +102,7 @@ def _execute(
     place, on_ray = job.directory, how.executor == "ray"
 
     def chosen(repair: Collection[str] = ()) -> list[Planned]:
-        return blocks.chosen(job, only, repair, on_ray)
+        return remeasuring.chosen(job, only, repair, on_ray)
 
     # Wrong filters, data and models are refused here, before anything is written.
     wanted = [p.run for p in chosen(repair) if p.due or fresh]
@@ -171,7 +171,7 @@ def execute_due(chosen: Sequence[Planned], job: Job, how: Execution, output: Out
     if not due:
         return
     uuids = [slot.uuid for slot in device_slots.slots(how.parallel)]
-    if how.executor != "ray" and measuring.marks(uuids):
+    if how.executor != "ray" and concurrent_sweeps.marks(uuids):
         output.say(BESIDE, style="yellow")
     executor = ray_executor if how.executor == "ray" else local_executor
     progress = Progress(output.console, due, job.sweep)

@@ -10,14 +10,14 @@ from great_tables import GT
 from IPython.display import HTML, Markdown
 
 from mptexp.diagnosis import breakdown, kernel_arithmetic
-from mptexp.diagnosis.recording import Recording
+from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured, recordings
-from mptexp.report.answers import recorded, why
+from mptexp.report import inputs, trace_report
+from mptexp.report.answers import trace_answer, why
 from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.inputs import MeasuredSweep
 from mptexp.report.tables import text_tables, why_tables
 from mptexp.report.text import markdown, wording
 from mptexp.spec.errors import ParamsError
@@ -118,7 +118,7 @@ def explanation(directory: SweepDir, pair: int) -> Explanation:
     if not directory.root.is_dir():
         return Explanation(None, pair, f"{name}: there is no such directory.")
     try:
-        sweep = measured.load(directory)
+        sweep = inputs.load(directory)
     except ParamsError as error:
         return Explanation(None, pair, f"{wording.verbatim(str(error))}.")
     if not sweep.verdicts:
@@ -146,16 +146,16 @@ class RecordedExplanation:
         recordings: one or two.
     """
 
-    recordings: list[Recording]
+    trace_report: list[Recording]
 
     def _repr_markdown_(self) -> str:
-        sentences = [recorded.verdict(self.recordings)]
-        sentences += [note for each in self.recordings for note in recorded.notes(each)]
+        sentences = [trace_answer.verdict(self.recordings)]
+        sentences += [note for each in self.recordings for note in trace_answer.notes(each)]
         return "\n\n".join(map(markdown.safe, sentences))
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables behind the verdict by their headings, as text."""
-        return recordings.tables(self.recordings)
+        return trace_report.tables(self.recordings)
 
     def operations(self, cause: str = "", which: int = -1) -> pd.DataFrame:
         """The operations of a recording's step, or those of one cause, the longest first."""
@@ -164,4 +164,4 @@ class RecordedExplanation:
 
     def content(self) -> dict[str, Any]:
         """What `mptexp explain --format json` prints."""
-        return recordings.content(self.recordings)
+        return trace_report.content(self.recordings)

@@ -14,11 +14,11 @@ from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured
+from mptexp.report import inputs
 from mptexp.report.answers import caveats
 from mptexp.report.figures import all_figures, output
 from mptexp.report.figures.all_figures import SweepFigure
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.inputs import MeasuredSweep
 from mptexp.report.pages import data_files, first_screen
 from mptexp.report.tables import text_tables
 from mptexp.report.text.markdown import bullets, safe
@@ -46,7 +46,7 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
             was edited since, or is another's; nothing is written then.
         OSError: where the folder takes no files.
     """
-    sweep = measured.load(directory)
+    sweep = inputs.load(directory)
     with tempfile.TemporaryDirectory(prefix="mptexp") as made:
         _write(sweep, Path(made))
         _move(Path(made), folder)

@@ -10,7 +10,7 @@ import math
 import zlib
 from pathlib import Path
 
-from mptexp.spec import dataset_paths, tasks, trees
+from mptexp.spec import dataset_paths, file_trees, tasks
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
 
@@ -107,8 +107,8 @@ def _of_idx(root: Path) -> int | None:
 
 def _of_folder(root: Path, run: Run) -> int | None:
     """Files in class folders, those of training where there is a split."""
-    train, val = trees.parts(root)
-    found = itertools.chain.from_iterable(map(trees.images, trees.folders(train)))
+    train, val = file_trees.parts(root)
+    found = itertools.chain.from_iterable(map(file_trees.images, file_trees.folders(train)))
     images = sum(1 for _ in itertools.islice(found, MOST_FILES))
     if images == 0 or images == MOST_FILES:
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, json_events, launches, products
+from mptexp.traces import counters, json_events, launches, weight_products
 from mptexp.traces.host import COMPILED, INPUT, MODULE, ON_DEVICE, RANGE, Event
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.xla_names import LAYER
@@ -149,7 +149,7 @@ def _kept(kind: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "op" and PRODUCT.match(name):
         shapes = args.get("Input Dims", args.get("Input dims"))
         kept["shape"] = _shape(name, shapes)
-        kept["weights"] = products.shape(name, shapes)
+        kept["weights"] = weight_products.shape(name, shapes)
     if kind in ON_DEVICE:
         device = args.get("device", event.get("pid"))
         kept |= {"device": device} if isinstance(device, PLAIN) else {}

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, host_steps, kernels, operations, products, steps
+from mptexp.traces import counters, host_steps, kernels, operations, steps, weight_products
 from mptexp.traces.host import (
     COMPILED,
     GRAPH,
@@ -88,7 +88,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     found = _steps(events, recorded, late)
     lost = _lost(events, found)
     graphed = bool(steps.holding(found, recorded.graphs))
-    weights = {} if graphed else products.of(events, found)
+    weights = {} if graphed else weight_products.of(events, found)
     shapes = _input_shapes(events, found)
     earlier = host_steps.earlier(events, found, recorded.waits) if recorded.devices else []
     found = host_steps.begun(found, earlier)

@@ -111,7 +111,7 @@ class Trace:
         timed: whether durations in it are measured; with hardware counters they are made up.
         trains: whether it has a backward pass or an optimizer in it; None where it does not tell.
         input_shape: of the first product of a step, such as 32x3x224x224, where the trace tells.
-        weights: how often each shape of weights is multiplied in a step, as `products.of`.
+        weights: how often each shape of weights is multiplied in a step, as `weight_products.of`.
         accumulated: whether gradients are accumulated, so that a step is that of a micro-batch.
         graphed: whether steps replay CUDA graphs.
         updates: how often the optimizer steps in a step; None where the trace does not tell.

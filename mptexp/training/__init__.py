@@ -20,7 +20,7 @@ from mptexp.spec import imports
 
 HOMES = {
     "build": "measured_run.build",
-    "dtypes": "effective.dtypes",
+    "dtypes": "in_force.dtypes",
     "execute": "measured_run.execute",
     "load_images": "data.datasets.load",
     "save": "record.save",

@@ -23,7 +23,7 @@ from mptexp.spec.policies import (
 )
 from mptexp.spec.run import Run
 from mptexp.traces.xla_names import LAYER
-from mptexp.training import capability, costs, environment, onednn, quantized
+from mptexp.training import capability, costs, environment, onednn, quantized_layers
 from mptexp.training.backends import backend
 from mptexp.training.backends.shared_verbs import Node
 from mptexp.training.capability import Unsupported
@@ -75,10 +75,10 @@ def products(
     """
     verb, batch = backend(run.backend).products, _batch(run, model)
     traced = verb(model, batch, _trains(run))
-    layers = quantized.layers_of(model) if layers is None else layers
+    layers = quantized_layers.layers_of(model) if layers is None else layers
     if not layers:
         return traced
-    with quantized.marked(layers):
+    with quantized_layers.marked(layers):
         others = _totals(verb(model, batch, _trains(run)))
     before = _totals(traced)
     moved = {dtype: max(0.0, amount - others[dtype]) for dtype, amount in before.items()}
@@ -248,7 +248,7 @@ def _of_quantized(run: Run, model: keras.Model) -> dict[str, Any]:
     policy, program = POLICY_ROWS[run.policy], ""
     if not policy.quantization:
         return {}
-    names = [layer.name for layer in quantized.layers_of(model)]
+    names = [layer.name for layer in quantized_layers.layers_of(model)]
     if policy.inference_only:  # integers are multiplied as such, or as floats
         return {"quantized_layers": names}
     # Compiled once more, which takes as long as the first step: only where it can be native.

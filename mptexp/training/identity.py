@@ -56,7 +56,9 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
         "cpu_limits": {name: card[name] for name in LIMITS},
         "variables": variables(),
         "keras_config": keras_config(),
-        "process": os.environ.get("MPTEXP_PROCESS", "fresh"),  # or forked, see execution.forked
+        "process": os.environ.get(
+            "MPTEXP_PROCESS", "fresh"
+        ),  # or forked, see execution.fork_client
     }
 
 

@@ -20,8 +20,8 @@ from mptexp.training import (
     frontends,
     models,
     precision,
-    quantized,
-    quantized_inference,
+    quantize_after_training,
+    quantized_layers,
     replay,
     task_models,
 )
@@ -29,7 +29,7 @@ from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
-from mptexp.training.effective import effective
+from mptexp.training.in_force import effective
 from mptexp.training.layers import resident
 from mptexp.training.measure import profiler, sensors, step_clock, work
 from mptexp.training.numerics import divergence, emulation, exponents
@@ -149,7 +149,7 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
     order = batches.order(images, run)
     _check_input(run, images)
     initial_weights = models.fingerprint(model)
-    quantization, traced = quantized_inference.quantized_after_training(run, model, images)
+    quantization, traced = quantize_after_training.quantized_after_training(run, model, images)
     inferring = _compiled(run, model, images)
     trainer = frontends.trainer(run, inferring, images)
     effective(inferring, run, device, trainer.settings())
@@ -279,7 +279,7 @@ def _outcome(
         card=card,
         work=work.of_step(run, model, card),
         lost_updates_frac=emulation.lost_updates_frac(model),
-        quantized=quantized.state(model),
+        quantized=quantized_layers.state(model),
     )
 
 

@@ -15,7 +15,7 @@ from keras import layers
 from mptexp.spec import names
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
-from mptexp.training import costs, initial_weights, quantized, task_models, user_model
+from mptexp.training import costs, initial_weights, quantized_layers, task_models, user_model
 from mptexp.training.backends import backend
 from mptexp.training.layers import ModelError, scaled, varied
 from mptexp.training.numerics import emulation
@@ -52,7 +52,7 @@ def build(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
         _check_formats(run, model)
         model = emulation.emulated(run, model)
         later = POLICY_ROWS[run.policy].inference_only  # see quantized_inference
-        return model if later else quantized.quantized(run, model)
+        return model if later else quantized_layers.quantized(run, model)
     finally:
         keras.config.set_dtype_policy(policy)
         keras.config.set_image_data_format(data_format)

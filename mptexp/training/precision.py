@@ -1,7 +1,7 @@
 """Precision: policy, TF32, XLA, loss scale and all that goes with them, set for this process.
 
 Keras reads its backend once, when it is imported, and layers take the dtype policy when they are
-made; so `use` comes before anything that imports Keras, and a process serves one run. `effective`
+made; so `use` comes before anything that imports Keras, and a process serves one run. `in_force`
 reads back what was set here.
 """
 

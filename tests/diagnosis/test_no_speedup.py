@@ -10,10 +10,10 @@ from builders import KINETO, kineto_step
 from support import gpu_trace
 
 from mptexp.analysis.contrast import Contrast
-from mptexp.diagnosis import ablations, breakdown, kernel_arithmetic, recording, verdict
+from mptexp.diagnosis import ablations, breakdown, foreign_traces, kernel_arithmetic, verdict
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
-from mptexp.report.answers import recorded
+from mptexp.report.answers import trace_answer
 from mptexp.spec.run import Run
 from mptexp.traces import trace_files, xplane
 
@@ -358,8 +358,8 @@ def compared(tmp_path, before, after):
                 event["name"] = kernel
         path = tmp_path / f"{number}.json"
         path.write_text(json.dumps({"traceEvents": events}))
-        made.append(recording.Recording(path.name, trace_files.read(path)[1]))
-    return recorded.verdict(made)
+        made.append(foreign_traces.Recording(path.name, trace_files.read(path)[1]))
+    return trace_answer.verdict(made)
 
 
 def test_two_recordings_that_both_ran_mixed(tmp_path):

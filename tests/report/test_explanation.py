@@ -9,7 +9,7 @@ from support import PROJECT
 
 from mptexp.execution import jupyter_kernel
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import explanation, measured
+from mptexp.report import explanation, inputs
 
 WHY = PROJECT / "reports/published/why-cpu"
 PARTS = ("causes", "ablations", "time_by_cause", "time_by_layer", "operations", "roofline",
@@ -49,7 +49,7 @@ def test_a_sweep_that_was_not_diagnosed_is_a_sentence(tmp_path):
 @pytest.fixture(scope="module")
 def why():
     """The sweep of WHY, read once."""
-    with measured.handed(published(WHY.name)):
+    with inputs.handed(published(WHY.name)):
         yield SweepDir(WHY)
 
 

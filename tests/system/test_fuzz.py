@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
-from mptexp.report import measured
+from mptexp.report import inputs
 from mptexp.report.answers import caveats, findings
 from mptexp.report.pages import first_screen
 from mptexp.report.tables import text_tables
@@ -70,7 +70,7 @@ def test_any_params_file_is_planned_or_refused(tmp_path, content):
 
 def headline(place):
     """What a report opens with."""
-    sweep = measured.load(place)
+    sweep = inputs.load(place)
     tables = sweep.tables
     first_screen.card(sweep)
     caveats.sentences(tables)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from support import PATIENCE_S, by_seed, is_kernel, mptexp, processes_of, small_disk, started, until
 
-from mptexp.execution.forked import FALLBACK
+from mptexp.execution.fork_client import FALLBACK
 
 
 def endings(folder):

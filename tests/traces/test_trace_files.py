@@ -11,9 +11,9 @@ import pytest
 from builders import KINETO, kineto_step, nsight_export
 from support import PROJECT, gpu_trace
 
-from mptexp.diagnosis.recording import Comparison, Recording
-from mptexp.report import recordings
-from mptexp.report.answers import recorded
+from mptexp.diagnosis.foreign_traces import Comparison, Recording
+from mptexp.report import trace_report
+from mptexp.report.answers import trace_answer
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import json_events, trace_files, xplane
 
@@ -308,12 +308,12 @@ def test_a_real_trace_that_ends_within_its_first_step_has_no_verdict():
     # training: 39 % of a step of 21.3 ms; then random numbers 31 %", with advice.
     made = recording("v100x8_tf_bert.xplane.pb.gz")
     assert made.cut_short
-    assert recorded.verdict([made]).startswith("This recording ends within its first step")
-    assert recordings.content([made])["traces"][0]["rows"] == []
-    assert set(recordings.tables([made])) == {"The recording"}
+    assert trace_answer.verdict([made]).startswith("This recording ends within its first step")
+    assert trace_report.content([made])["traces"][0]["rows"] == []
+    assert set(trace_report.tables([made])) == {"The recording"}
     others = [recording(name) for name in EXPECTED if name != made.file]
     assert not any(other.cut_short for other in others)
-    assert "ends within its first step" in recorded.not_compared(Comparison(made, made))
+    assert "ends within its first step" in trace_answer.not_compared(Comparison(made, made))
 
 
 @real

@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin
 
 import pytest
 
-from mptexp.execution import forked
+from mptexp.execution import fork_client
 from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.run import Run
@@ -148,5 +148,5 @@ def test_a_server_to_fork_from_is_told_all_that_decides_its_environment(backend,
 
     usual = environment(Run())
     decisive = {name for name, run in alternatives() if environment(run) != usual}
-    assert decisive <= {*forked.BEFORE_IMPORT}
+    assert decisive <= {*fork_client.BEFORE_IMPORT}
     assert decisive  # the check finds those that there are

@@ -17,7 +17,7 @@ from mptexp.records import schema
 from mptexp.records.schema import is_of_timer
 from mptexp.records.step_times import LEAST_WINDOWS
 from mptexp.report.answers import next_commands
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.markdown import safe
 from mptexp.spec import order
 from mptexp.spec.run import Run
@@ -379,7 +379,7 @@ def _lost(flag: Flag, tables: Tables) -> str:
 def _named(figures: Collection[str], tables: Tables) -> list[str]:
     """Figures in words: the accuracy of a text is its perplexity."""
     times = dict.fromkeys(TIMES, "times") if {*TIMES} <= {*figures} else {"time": "step times"}
-    own = {"accuracy": measures.listed(tables.ok)} | times
+    own = {"accuracy": task_words.listed(tables.ok)} | times
     return [*dict.fromkeys(own.get(name, name) for name in figures)]
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, emulated, loss_scale, memory, points, speedups, validity
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.wording import INCONCLUSIVE
 from mptexp.spec import tasks
 from mptexp.spec.devices import has_tensor_cores
@@ -165,7 +165,7 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     findings = rows.verdict.map(words).where(beyond).fillna(INCONCLUSIVE)
     finding = _together(findings)
     deciding = rows.runs[findings == finding]
-    measure = measures.MEASURES[tasks.IMAGES.name]
+    measure = task_words.MEASURES[tasks.IMAGES.name]
     known = rows.drop(lost.index)
     parts = [f"runs diverged at {wording.count(len(lost), 'point')}"] * bool(len(lost))
     if len(known):

@@ -10,7 +10,7 @@ from mptexp.analysis import compare, contrast, scaling, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.parameter_values import compiled_in_words
 from mptexp.spec import tasks
@@ -232,11 +232,11 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
         "A / B, above 1: B is faster": [_ratio(row) for row in points.to_dict("records")],
         **{
             f"{m.name.capitalize()}, A | B": _accuracies(points, m.task)
-            for m in measures.met(points)
+            for m in task_words.met(points)
         },
         "Memory, A | B": _both(points, "peak_memory_bytes", "memory"),
     }
-    for unit in [f"{measure.task.unit}s" for measure in measures.met(points)]:
+    for unit in [f"{measure.task.unit}s" for measure in task_words.met(points)]:
         name = f"cost_per_million_{unit}"
         if f"{name}_a" in points:
             cells[f"Cost per million {unit}, A | B"] = _both(points, name, "time")

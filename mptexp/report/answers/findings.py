@@ -14,7 +14,7 @@ from mptexp.analysis import accuracy, speedups, summary, validity
 from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.answers import larger_batch, quality
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.wording import (
     INCONCLUSIVE,
     count,
@@ -321,7 +321,7 @@ def _why_emulated(names: Sequence[str], device: str) -> list[str]:
 def _without_baseline(tables: Tables) -> str:
     table = summary.headline(tables)
     if table.step_s.isna().all():
-        return f"Times are not valid: only {measures.listed(table)} is compared."
+        return f"Times are not valid: only {task_words.listed(table)} is compared."
     names = listed(sorted(set(table.policy)))
     if lost := ended(tables):
         return f"No times are compared: {verbatim(lost)}."

@@ -9,7 +9,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, memory, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.wording import verbatim
 
 KEYS = [name for name in POINT if name != "batch_size"]
@@ -71,7 +71,7 @@ def advice(tables: Tables) -> str:
     if row["baseline"] != row["default_policy"]:
         name = verbatim(wording.default_name(row["default_policy"]))
         first = f"measure {name}, the default here, which may gain as much, before you "
-    measure = measures.of(row["dataset"]).name
+    measure = task_words.of(row["dataset"]).name
     what = f"use **{row['policy']}** {_there(row)}{_room(row)}"
     return (
         f"{first}{what}, and look at its {measure} in your own {own}: at that batch size there is "

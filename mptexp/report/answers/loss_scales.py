@@ -10,10 +10,10 @@ import pandas as pd
 from mptexp.analysis import accuracy, loss_scale
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK
-from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
+from mptexp.report.text.task_words import Measure
 
 MIXED = "mixed_float16"
 NAMED = 4  # scales, each with its number; of more the range is said
@@ -94,7 +94,7 @@ def _behind(own: pd.DataFrame, does: str) -> str:
     rows = _ending(own[own.loss_scale != "dynamic"], "stall")
     if does != WITH["stall"] or rows.difference.isna().any():
         return ""
-    (measure,) = measures.met(rows)
+    (measure,) = task_words.met(rows)
     return f" ({measure.between(rows.difference)})"
 
 
@@ -125,14 +125,14 @@ def _open(own: pd.DataFrame) -> list[str]:
 
 
 def _within(rows: pd.DataFrame, tried: Sequence[float]) -> str:
-    (measure,) = measures.met(rows)
+    (measure,) = task_words.met(rows)
     near = measure.near(rows, "float32's")
     return f"is {near} {_with_all(rows, tried)}"
 
 
 def _few_images(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     """Of some scales images alone are lacking, of others more repeats."""
-    (measure,) = measures.met(rows)
+    (measure,) = task_words.met(rows)
     by = measure.between(rows.difference)
     why = f"({by}: too few validation {measure.task.example}s)"
     return f"is {wording.UNDECIDED} {_with_all(rows, tried)} {why}"
@@ -140,7 +140,7 @@ def _few_images(rows: pd.DataFrame, tried: Sequence[float]) -> str:
 
 def _not_shown(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     """By how much the means differ of what an interval does not show, of few with which scale."""
-    (measure,) = measures.met(rows)
+    (measure,) = task_words.met(rows)
     unit, each = f" {measure.unit}", [rows.loc[[i]] for i in rows.index]
     each = each if len(rows) <= NAMED else [rows]
     first, *more = [f"{measure.between(r.difference)} {_with_all(r, tried)}" for r in each]
@@ -226,7 +226,7 @@ def _ends(own: pd.DataFrame, margin: float) -> list[str]:
     is_near = compared.difference >= -margin
     near, further = compared[is_near], compared[~is_near].sort_values("difference", ascending=False)
     each = [further] if len(further) > NAMED else [further.loc[[i]] for i in further.index]
-    (measure,) = measures.met(own)
+    (measure,) = task_words.met(own)
     made, tried = [], _tried(own)
     if len(near):
         only = "only " * (len(near) == 1 and len(own) > 1)
@@ -263,7 +263,7 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
     dynamic = _usable_dynamic(undecided, margin)
     if dynamic.empty:
         return more
-    (measure,) = measures.met(rows)
+    (measure,) = task_words.met(rows)
     by = measure.between(dynamic.difference)
     return (
         f"with **mixed_float16** keep the dynamic loss scale, Keras's default ({by} here); {more}"
@@ -360,7 +360,7 @@ def _dynamic(own: pd.DataFrame) -> str:
 def text(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of `loss_scale.table` of one point as text."""
     records = list(rows.itertuples())
-    (measure,) = measures.met(rows)
+    (measure,) = task_words.met(rows)
     return pd.DataFrame(
         {
             "Policy": rows.policy,

@@ -5,8 +5,8 @@ import pandas as pd
 from mptexp.analysis import accuracy, memory, summary, validity
 from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.text import measures, wording
-from mptexp.report.text.measures import Measure
+from mptexp.report.text import task_words, wording
+from mptexp.report.text.task_words import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, UNDECIDED, default_name, listed, verbatim
 
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
@@ -24,7 +24,7 @@ def sentences(tables: Tables) -> list[str]:
     """One sentence on accuracy, which ends in the memory that the policies take."""
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables))
-    known = measures.met(table) if len(table) else measures.met(tables.ok)
+    known = task_words.met(table) if len(table) else task_words.met(tables.ok)
     own = {m.name: of_task(table, m.task) for m in known}
     parts = [_of_measure(tables, own[m.name], m, margin) for m in known]
     text = " ".join(

@@ -12,7 +12,7 @@ from mptexp.analysis import accuracy, contrast, image_pairs, points, simultaneou
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.comparisons import Section
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.spec import tasks
 
@@ -88,7 +88,7 @@ class Quantized:
         lost = self.lost
         if not lost.n:
             return BLANK
-        measure = measures.of(self.dataset)
+        measure = task_words.of(self.dataset)
         if reason := wording.not_valid(self.flags, "accuracy"):
             value = wording.signed(measure.change(lost.estimate) * 100)
             return f"{value} ({reason}, n = {lost.n})"
@@ -119,7 +119,7 @@ def measured(tables: Tables) -> list[Quantized]:
 
 def _possible(one: Quantized, lost: Contrast) -> Contrast:
     """What is lost, with an interval that ends where accuracies do: 0 and 1."""
-    measure = measures.of(one.dataset)
+    measure = task_words.of(one.dataset)
     if measure.task is not tasks.IMAGES:
         return lost
     level = float(_quality(one.before, measure).mean())
@@ -140,7 +140,7 @@ def _quantized(
     margin: float,
 ) -> Quantized:
     before, after = ([m[part] for m in made] for part in PARTS)
-    measure = measures.of(dataset)
+    measure = task_words.of(dataset)
     lost = contrast.paired(_quality(after, measure), _quality(before, measure), "difference")
     sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) / len(made) for part in PARTS]
     flags = validity.together(runs["flags"])
@@ -153,7 +153,7 @@ def _quantized(
     )
 
 
-def _quality(figures: list[dict[str, Any]], measure: measures.Measure) -> pd.Series:
+def _quality(figures: list[dict[str, Any]], measure: task_words.Measure) -> pd.Series:
     values = [measure.task.measured(m) for m in figures]
     return points.quality(pd.DataFrame({measure.task.column: values}, dtype=float))
 
@@ -169,13 +169,13 @@ def taken(made: Sequence[Quantized]) -> str:
     verb = "shrinks" if len(policies) == 1 else "shrink"
     shrunk = f"{wording.listed(policies)} {verb} the weights to {ends} % of their bytes"
     valid = [one for one in made if one.verdict not in ("", "not valid")]
-    measure = measures.of(made[0].dataset)
-    if not valid or len({measures.of(one.dataset).name for one in made}) > 1:
+    measure = task_words.of(made[0].dataset)
+    if not valid or len({task_words.of(one.dataset).name for one in made}) > 1:
         return shrunk
     return f"{shrunk}, {measure.name} {_changed(valid, measure)}"
 
 
-def _changed(valid: Sequence[Quantized], measure: measures.Measure) -> str:
+def _changed(valid: Sequence[Quantized], measure: task_words.Measure) -> str:
     """`+0.0 to +0.1 %`; `undecided, −3.3 [−60.7, +54.0] percentage points`."""
     rows = pd.DataFrame(
         {
@@ -209,8 +209,8 @@ def sentences(made: Sequence[Quantized]) -> list[str]:
     several = len({one.point for one in made}) > 1
     sizes = [
         f"**{one.policy}**{f' ({one.point})' * several} {one.share * 100:.0f} %, "
-        f"{measures.of(one.dataset).name} {one.difference.partition(' (n =')[0]} "
-        f"{measures.of(one.dataset).unit.partition(' of ')[0]}"
+        f"{task_words.of(one.dataset).name} {one.difference.partition(' (n =')[0]} "
+        f"{task_words.of(one.dataset).unit.partition(' of ')[0]}"
         for one in known[:NAMED]
     ]
     sizes += [f"{len(known) - NAMED} more"] * (len(known) > NAMED)
@@ -238,7 +238,7 @@ def sections(tables: Tables) -> list[Section]:
 
 
 def _row(one: Quantized) -> dict[str, str]:
-    measure = measures.of(one.dataset)
+    measure = task_words.of(one.dataset)
     sizes = [f"{size / 2**20:.1f} MiB" for size in (one.bytes_before, one.bytes_after)]
     return {
         "Point": one.point,
@@ -251,7 +251,7 @@ def _row(one: Quantized) -> dict[str, str]:
     }
 
 
-def _mean(figures: list[dict[str, Any]], measure: measures.Measure) -> str:
+def _mean(figures: list[dict[str, Any]], measure: task_words.Measure) -> str:
     values = [value for m in figures if (value := measure.task.measured(m)) is not None]
     if not values:
         return BLANK

@@ -13,8 +13,8 @@ from mptexp.report.answers import loss_scales
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
-from mptexp.report.measured import MeasuredSweep
-from mptexp.report.text import measures, wording
+from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.text import task_words, wording
 from mptexp.spec import tasks
 from mptexp.spec.number_formats import FORMATS
 
@@ -169,7 +169,7 @@ def accuracy_by_loss_scale(point: tuple[str, pd.DataFrame]) -> Figure:
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale})
     places = {number: i for i, number in enumerate(numbers)}
     policies = style.policies(rows)
-    (measure,) = measures.met(rows)
+    (measure,) = task_words.met(rows)
     counts = measure.task is tasks.IMAGES
     percent, most = (100, 102) if counts else (1, 1.1 * np.nanmax([*rows.figure_high, 1.0]))
     failing = [p for p in policies if p in set(rows.policy[rows.diverged > 0])]

@@ -10,7 +10,7 @@ from mptexp.analysis import accuracy, exponent_range, summary
 from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.execution import blocks
+from mptexp.execution import remeasuring
 from mptexp.records.schema import FINAL
 from mptexp.report.answers import caveats, dynamic_range, findings, quality
 from mptexp.report.answers.loss_scales import RETRY
@@ -23,8 +23,8 @@ from mptexp.report.first_screen.parts import (
     equal,
     provisional,
 )
-from mptexp.report.text import column_formats, measures, wording
-from mptexp.report.text.measures import Measure
+from mptexp.report.text import column_formats, task_words, wording
+from mptexp.report.text.task_words import Measure
 
 NONE = "No run of this sweep succeeded"
 SEVERAL = 2  # epochs, from which a long training asks for accuracy
@@ -79,13 +79,13 @@ def of_epochs(tables: Tables) -> Iterator[Subject]:
         return
     untimed = (rows.apply(wording.finding, axis=1) == "not valid").all()
     trained = tables.trained
-    if untimed and trained.epochs.min() >= SEVERAL and trained.wall_s.max() >= blocks.LONG_S:
+    if untimed and trained.epochs.min() >= SEVERAL and trained.wall_s.max() >= remeasuring.LONG_S:
         yield from of(tables)
 
 
 def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
     """The differences of each measure: accuracy and perplexity have no common axis."""
-    return [(measure, of_task(table, measure.task)) for measure in measures.met(table)]
+    return [(measure, of_task(table, measure.task)) for measure in task_words.met(table)]
 
 
 def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") -> str:
@@ -215,7 +215,7 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
-    measure = measures.of(row["dataset"])
+    measure = task_words.of(row["dataset"])
     over = [row[name] for name in ("difference", "low", "high")]
     value, *ends = (number * 100 for number in measure.changed(*over))
     text = measure.difference(*over, row["blocks"])

@@ -10,9 +10,9 @@ import pandas as pd
 from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
-from mptexp.report.first_screen import ratios, speed
+from mptexp.report.first_screen import policy_speed, ratios
 from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Subject, first
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed, verbatim
 from mptexp.spec.backends import LABELS
@@ -72,7 +72,7 @@ def _with_accuracy(made: Subject, axis: str, tables: Tables) -> Subject:
     gains = rows[rows.faster].drop_duplicates("candidate")
     if gains.empty or not proven:
         return made
-    measure = measures.of(gains.dataset.iloc[0])
+    measure = task_words.of(gains.dataset.iloc[0])
     whose = listed([f"{NAMES[name]}'s" for name in gains.candidate])
     lower = measure.words.get("lower", "lower")
     title = f"{made.title}; {whose} {measure.name} is {lower}"
@@ -83,7 +83,7 @@ def _with_accuracy(made: Subject, axis: str, tables: Tables) -> Subject:
 
 def _less(row: Mapping[str, Any]) -> str:
     """`Validation accuracy is lower in a plain loop than in Keras (JAX, float32): −60.0 ...`."""
-    measure = measures.of(row["dataset"])
+    measure = task_words.of(row["dataset"])
     sides = [NAMES[row[name]] for name in ("candidate", "baseline")]
     backend = [LABELS[row["backend"]]] if "backend" in row else []
     where = ", ".join([*backend, row["policy"], *["compiled"] * row["jit"]])
@@ -112,7 +112,7 @@ def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterat
         what: is compared in it.
     """
     for subject in beside:
-        policies = next(speed.of(tables), None)
+        policies = next(policy_speed.of(tables), None)
         if policies is None:
             yield subject
             continue

@@ -13,7 +13,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import quality
 from mptexp.report.first_screen import ratios
 from mptexp.report.first_screen.parts import Subject, device
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.policies import ARITHMETICS, POLICIES, POLICY_ROWS
@@ -46,7 +46,7 @@ def _with_accuracy(made: Subject, policy: str, tables: Tables) -> Subject:
         return made
     table = accuracy.beside_first(accuracy.differences(tables))
     own = table[table.candidate == policy] if len(table) else table
-    (measure, *_) = measures.met(own if len(own) else tables.ok)
+    (measure, *_) = task_words.met(own if len(own) else tables.ok)
     verdicts = {*own.verdict} if len(own) else {"not compared"}
     if verdicts & {"lower", "diverged"}:
         what = measure.words.get("lower", "lower") if "lower" in verdicts else "lost: runs diverge"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mptexp.analysis.sweep_tables import Options, Tables
 from mptexp.report.text import wording
-from mptexp.report.text.measures import Measure
+from mptexp.report.text.task_words import Measure
 from mptexp.report.text.wording import listed
 
 Scale = Literal["speed", "error", "accuracy", "perplexity"]

@@ -15,10 +15,10 @@ from mptexp.report.first_screen import (
     formats,
     frameworks,
     instruction_sets,
-    loss_scales,
-    quantized,
+    integer_weights,
+    loss_scale_choice,
+    policy_speed,
     replicas,
-    speed,
 )
 from mptexp.report.first_screen.parts import Subject
 
@@ -31,15 +31,15 @@ def of(tables: Tables) -> Subject:
 
 
 SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
-    loss_scales.of,
+    loss_scale_choice.of,
     formats.of,
     instruction_sets.of,
     replicas.of,
     frameworks.of_frontends,
     frameworks.of_frameworks,
-    quantized.of_quantized,
+    integer_weights.of_quantized,
     accuracies.of_epochs,
-    speed.of,
+    policy_speed.of,
     accuracies.of_exponents,
     accuracies.of,
 )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen import speed, speed_advice
+from mptexp.report.first_screen import policy_speed, speed_advice
 from mptexp.report.first_screen.parts import Bar, Subject, first, provisional
 from mptexp.report.text import wording
 from mptexp.report.text.wording import INCONCLUSIVE, verbatim
@@ -35,7 +35,7 @@ def of(
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
     rows = rows.sort_values("speedup", kind="stable")
-    bars = [speed.bar_of(row, row["label"]) for row in rows.to_dict("records")]
+    bars = [policy_speed.bar_of(row, row["label"]) for row in rows.to_dict("records")]
     proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
     slower, faster = (
         [bar for bar in proven if bar.finding == word] for word in ("slower", "faster")

@@ -11,7 +11,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.first_screen.parts import NAMED, RESIDENT, SAME, equal
-from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.policies import POLICY_ROWS
@@ -141,7 +141,7 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
         name = verbatim(wording.default_name(best.default_policy))
         first = f"measure {name}, the default here, which may gain as much"
         return _Advice(f"{first}, before you use **{best.policy}**")
-    measure = measures.of(best.dataset)
+    measure = task_words.of(best.dataset)
     within = len(safe) > 0 and equal(tables, measure) == "equal"
     within &= not diverged(best, tables)
     own = "training" if best.phase == "train" else "model"

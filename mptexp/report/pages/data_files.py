@@ -11,7 +11,7 @@ from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.report.figures import output, style
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.inputs import MeasuredSweep
 from mptexp.report.pages import first_screen
 from mptexp.report.tables import text_tables
 from mptexp.spec import files

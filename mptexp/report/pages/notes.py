@@ -9,7 +9,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.answers import caveats, quantized_inference
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.markdown import safe
 from mptexp.spec import tasks
 from mptexp.spec.policies import POLICY_ROWS
@@ -97,7 +97,7 @@ def _emulated(names: Collection[str]) -> list[str]:
 
 def _measured(tables: Tables) -> str:
     """What the columns of accuracy or perplexity hold; empty where nothing was validated."""
-    known = [m for m in measures.met(tables.ok) if tables.ok[m.task.column].notna().any()]
+    known = [m for m in task_words.met(tables.ok) if tables.ok[m.task.column].notna().any()]
     shown = [f"{measure.heading}: mean (min–max) over repeats." for measure in known]
     tokens = [PERPLEXITY] * any(measure.task is tasks.TOKENS for measure in known)
     return " ".join([*shown, *tokens])
@@ -130,7 +130,7 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
     errors = pd.DataFrame(
         {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
     )
-    learned = measures.listed(tables.ok)
+    learned = task_words.listed(tables.ok)
     made = {
         "time at the same batch size": tables.claims,
         "time at each policy's best batch size": tables.best_batches,
@@ -199,7 +199,7 @@ def starting_points(tables: Tables) -> str:
     """Whether validations can be compared: equal initial weights, equal order of the examples."""
     if tables.ok.empty:
         return ""
-    seen = wording.listed([f"{m.task.example}s" for m in measures.met(tables.ok)])
+    seen = wording.listed([f"{m.task.example}s" for m in task_words.met(tables.ok)])
     if summary.starts_agree(tables.results, tables.records):
         return (
             "All policies of a block whose weights are float32 started from the same weights and "
@@ -207,7 +207,7 @@ def starting_points(tables: Tables) -> str:
         )
     return (
         f"**Warning**: policies of one block started from different weights or saw the {seen} in "
-        f"another order; compare {measures.listed(tables.ok)} with care."
+        f"another order; compare {task_words.listed(tables.ok)} with care."
     )
 
 

@@ -12,8 +12,8 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import measured
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report import inputs
+from mptexp.report.inputs import MeasuredSweep
 from mptexp.report.pages import data_files, first_screen, rendering
 from mptexp.report.tables import text_tables
 from mptexp.spec import files
@@ -35,7 +35,7 @@ def build(
     """Writes the report of a sweep from its records: index.html and the files beside it.
 
     Args:
-        sweep: what `measured.load` gives of its directory.
+        sweep: what `inputs.load` gives of its directory.
         notebook: the report notebook.
         shared: Open Graph's properties beside those of `first_screen.card`: addresses on a site.
         up: address and name of the page that lists this report.
@@ -48,7 +48,7 @@ def build(
     jupyter_kernel.spare()
     # Before the fork: what it computes, both have.
     card = first_screen.card(sweep) | dict(shared or {})
-    with measured.handed(sweep):
+    with inputs.handed(sweep):
         kernel = jupyter_kernel.forked()
     with scratch_folder() as scratch, kernel or nullcontext():
         executed = scratch / "executed.ipynb"

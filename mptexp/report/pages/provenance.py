@@ -10,9 +10,9 @@ from mptexp.analysis import accuracy, points, summary
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report.answers import claims, next_commands
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.inputs import MeasuredSweep
 from mptexp.report.tables import summary_tables
-from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.markdown import safe
 from mptexp.spec import dataset_paths
@@ -51,7 +51,7 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
                 measure.name.capitalize(): column_formats.cells(
                     measure.task.column, rows[measure.task.column]
                 )
-                for measure in measures.met(rows)
+                for measure in task_words.met(rows)
             },
             **column_formats.shown(rows.assign(training_s=trained), "training_s", "wall_s"),
         }

@@ -22,10 +22,10 @@ from mptexp.report.answers import (
 )
 from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.inputs import MeasuredSweep
 from mptexp.report.pages import first_screen, notes, provenance, sortable
 from mptexp.report.tables import summary_tables, text_tables
-from mptexp.report.text import markdown, measures, wording
+from mptexp.report.text import markdown, task_words, wording
 from mptexp.report.text.markdown import bullets, safe
 
 # The figure that stands below a table of a verdict.
@@ -67,7 +67,7 @@ def show_headline(sweep: MeasuredSweep) -> None:
     tables = sweep.tables
     if tables.ok.empty:
         return
-    learned = wording.capitalized(measures.listed(tables.ok))
+    learned = wording.capitalized(task_words.listed(tables.ok))
     show_text("## Time per step" if tables.ok.step_s.notna().any() else f"## {learned}")
     table, note = summary_tables.headline(tables)
     display.display(table)
@@ -138,7 +138,7 @@ def show_learning(sweep: MeasuredSweep) -> None:
     show_figures(sweep, "learning")
     show_text(notes.starting_points(sweep.tables))
     if not rows.empty:
-        show_text(f"### Differences in {measures.listed(sweep.tables.ok)} at the last epoch")
+        show_text(f"### Differences in {task_words.listed(sweep.tables.ok)} at the last epoch")
         show_table(rows)
         show_text(note + notes.ACCURACY)
 

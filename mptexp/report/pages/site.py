@@ -31,7 +31,7 @@ from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
-from mptexp.report import measured
+from mptexp.report import inputs
 from mptexp.report.answers import caveats, claims, repetitions
 from mptexp.report.figures import output
 from mptexp.report.first_screen.parts import device
@@ -72,7 +72,7 @@ class Entry:
     question: str
     answer: Markup
     devices: str
-    measured: str
+    inputs: str
     ended_at: str
     runs: str
     figure: str
@@ -425,7 +425,7 @@ def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
 
 def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]) -> Entry:
     """Makes the report and the image of its link; returns what the index says of it."""
-    sweep = measured.load(place)
+    sweep = inputs.load(place)
     tables = sweep.tables
     link = quote(place.name)
     shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}

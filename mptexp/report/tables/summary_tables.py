@@ -13,7 +13,7 @@ from mptexp.analysis import accuracy, points, summary, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.text_tables import ROWS
-from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK, without_blanks
 
 
@@ -68,7 +68,7 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
     found = compared.apply(wording.finding, axis=1) if len(compared) else compared.policy
     over = compared[found != "not valid"]
     spoiled = (group.run_flags != "") | group.index.isin(compared.index.difference(over.index))
-    measure = measures.of(first.dataset)
+    measure = task_words.of(first.dataset)
     task = measure.task
     own = text_tables.over_baseline(first) if first.policy == first.baseline else BLANK
     cells = {

@@ -11,7 +11,7 @@ from great_tables import GT, html
 
 from mptexp.analysis import accuracy, memory, points, speedups, summary, validity
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.text import column_formats, measures, wording
+from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK, SENSORS, without_blanks
 from mptexp.spec.terminal import visible
 
@@ -35,10 +35,10 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
             "1" if r["policy"] == "float32" else wording.ratio_of(r, "strict_") for r in records
         ],
         "Latency, median (99 %)": [_latency(r) for r in records],
-        **{measure.heading: _measured(records, measure) for measure in measures.met(table)},
+        **{measure.heading: _measured(records, measure) for measure in task_words.met(table)},
         **column_formats.shown(table, "peak_memory_bytes"),
         "Not valid": [
-            wording.flagged(row["run_flags"], measures.of(row["dataset"]).name) or BLANK
+            wording.flagged(row["run_flags"], task_words.of(row["dataset"]).name) or BLANK
             for row in records
         ],
     }
@@ -47,7 +47,7 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     return without_blanks(pd.DataFrame(cells))
 
 
-def _measured(records: Sequence[Mapping[str, Any]], measure: measures.Measure) -> list[str]:
+def _measured(records: Sequence[Mapping[str, Any]], measure: task_words.Measure) -> list[str]:
     """The figure of a task in each row; of another task's rows a dash."""
     names = [f"{measure.task.column}{end}" for end in ("", "_low", "_high", "_n")]
     cells = [measure.mean(*(row[name] for name in names)) for row in records]
@@ -214,17 +214,17 @@ def accuracy_rows(tables: Tables) -> pd.DataFrame:
         **_varying(table),
         "Policy": table.candidate,
         "Against": table.baseline.map(wording.default_name),
-        **{measure.head: _differences(records, measure) for measure in measures.met(table)},
-        "Finding": [measures.of(r["dataset"]).finding(r) for r in records],
+        **{measure.head: _differences(records, measure) for measure in task_words.met(table)},
+        "Finding": [task_words.of(r["dataset"]).finding(r) for r in records],
     }
     return pd.DataFrame(cells)
 
 
-def _differences(records: Sequence[Mapping[str, Any]], measure: measures.Measure) -> list[str]:
+def _differences(records: Sequence[Mapping[str, Any]], measure: task_words.Measure) -> list[str]:
     names = ("difference", "low", "high", "blocks")
     return [
         measure.difference(*(row[name] for name in names))
-        if measures.of(row["dataset"]) is measure and row["blocks"]
+        if task_words.of(row["dataset"]) is measure and row["blocks"]
         else BLANK
         for row in records
     ]

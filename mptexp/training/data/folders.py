@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mptexp.records import store
-from mptexp.spec import dataset_paths, files, trees
+from mptexp.spec import dataset_paths, file_trees, files
 from mptexp.spec.terminal import visible
 from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import (
@@ -114,7 +114,7 @@ def path_of(dataset: str) -> Path:
         what = "is a file" if any(p.is_file() for p in found) else "does not exist"
         holds = HOLDS[dataset.partition(":")[0]]
         raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {holds}")
-    if not trees.may_be_read(folder):
+    if not file_trees.may_be_read(folder):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     return folder
 
@@ -125,7 +125,7 @@ Listing = tuple[list[str], list[int]]
 def _parts(root: Path, dataset: str) -> tuple[Path, Path | None]:
     """The folders of training and of validation classes; None where there is no split."""
     try:
-        return trees.parts(root)
+        return file_trees.parts(root)
     except ValueError as error:
         raise DataError(f"dataset {dataset}: {error}") from None
 
@@ -138,7 +138,7 @@ def _by_class(part: Path, dataset: str) -> tuple[dict[str, list[str]], list[Path
         there = f"only the class {next(iter(full))}" if full else "no class folder with images"
         raise DataError(
             f"dataset {dataset}: {part.name} has {there}; a classifier needs two or more folders, "
-            f"each with images ({', '.join(trees.IMAGES)})"
+            f"each with images ({', '.join(file_trees.IMAGES)})"
         )
     return full, [part / name for name in every if name not in full]
 
@@ -149,13 +149,13 @@ def _class_folders(part: Path, dataset: str) -> dict[str, list[str]]:
     Raises:
         DataError: where the name of one is not UTF-8, as records, tables and figures are.
     """
-    every = trees.folders(part)
-    if odd := [visible(p.name) for p in every if not trees.is_utf8(p.name)]:
+    every = file_trees.folders(part)
+    if odd := [visible(p.name) for p in every if not file_trees.is_utf8(p.name)]:
         raise DataError(
             f"dataset {dataset}: {part.name} has a class whose name is not UTF-8: {some(odd)}; "
             "rename the folder"
         )
-    return {path.name: trees.in_order(trees.images(path)) for path in every}
+    return {path.name: file_trees.in_order(file_trees.images(path)) for path in every}
 
 
 def _listing(by_label: Iterable[list[str]]) -> Listing:
@@ -186,21 +186,23 @@ def _notes(
     root: Path, parts: Sequence[Path], empty: list[Path], used: Collection[str]
 ) -> list[str]:
     """What lies in a folder and is no image of the dataset, by the reason."""
-    entered = {folder for part in parts for folder in (part, *trees.folders(part))} - {root}
+    entered = {folder for part in parts for folder in (part, *file_trees.folders(part))} - {root}
     linked = [folder for folder in entered if folder.is_symlink()]
-    refused: trees.LeftOut = {}
-    files = [path for place in (root, *linked) for path in trees.below(place, refused)]
-    unreadable = {path for why in refused if why != trees.LINKS for path in refused[why]}
+    refused: file_trees.LeftOut = {}
+    files = [path for place in (root, *linked) for path in file_trees.below(place, refused)]
+    unreadable = {path for why in refused if why != file_trees.LINKS for path in refused[why]}
     others = [path for path in files if path not in used]
-    images = [path for path in others if trees.is_image(path)]
-    named = [Path(path) for path in others if not trees.is_image(path)]
+    images = [path for path in others if file_trees.is_image(path)]
+    named = [Path(path) for path in others if not file_trees.is_image(path)]
     gone = [path for path in named if path.is_symlink() and not path.exists()]
     left_out = {
         "class folders without images": [path for path in empty if path not in unreadable],
         "no images by their names": [path for path in named if path not in gone],
         "links to nothing": gone,
         **refused,
-        trees.LINKS: [path for path in refused.get(trees.LINKS, []) if path not in linked],
+        file_trees.LINKS: [
+            path for path in refused.get(file_trees.LINKS, []) if path not in linked
+        ],
     }
     within = Counter(map(os.path.dirname, images))
     tops = {visible(str(Path(top).relative_to(root.parent))): n for top, n in within.items()}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.spec import dataset_paths, feasible, trees
+from mptexp.spec import dataset_paths, feasible, file_trees
 from mptexp.spec import files as disk
 from mptexp.spec.project import here
 from mptexp.spec.run import Run
@@ -158,9 +158,9 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     if not root.is_dir():
         return [root], ()
-    left_out: trees.LeftOut = {"no texts by their names": []}
+    left_out: file_trees.LeftOut = {"no texts by their names": []}
     texts = []
-    for path in sorted(map(Path, trees.below(root, left_out))):
+    for path in sorted(map(Path, file_trees.below(root, left_out))):
         known = path.suffix.lower() in SUFFIXES
         (texts if known else left_out["no texts by their names"]).append(path)
     if not texts:

@@ -5,14 +5,14 @@ import pytest
 from builders import FLOAT16, FLOAT32, KINETO, TENSORFLOAT32, UNKNOWN, kineto_step, recording, typed
 
 from mptexp.diagnosis.causes import LABELS
-from mptexp.diagnosis.recording import Recording
-from mptexp.report import recordings
-from mptexp.report.answers import recorded, what_to_try
+from mptexp.diagnosis.foreign_traces import Recording
+from mptexp.report import trace_report
+from mptexp.report.answers import trace_answer, what_to_try
 from mptexp.traces import kineto
 
 
 def test_what_to_try_is_in_the_framework_s_words():
-    table = recordings.cause_rows(recording())
+    table = trace_report.cause_rows(recording())
     assert "DataLoader" in table[table.Cause == "wait for input"]["What to try"].item()
 
 
@@ -26,7 +26,7 @@ def test_what_to_try_is_in_the_framework_s_words():
 def test_the_advice_for_matrix_work_knows_what_it_is_in(kernel, advice):
     events = [e for step in range(2) for e in kineto_step(KINETO[1], step)]
     renamed = [{**e, "name": kernel} if "wgrad" in e["name"] else e for e in events]
-    table = recordings.cause_rows(Recording("a.json", kineto.read(renamed, {})))
+    table = trace_report.cause_rows(Recording("a.json", kineto.read(renamed, {})))
     assert advice in table[table.Cause.str.startswith("matrix work")]["What to try"].item()
 
 
@@ -100,13 +100,13 @@ def test_time_in_the_allocator_is_named_and_no_larger_batch_advised():
     made = recording(more=calls)
     assert made.share("allocation") == pytest.approx(0.14)
     assert made.share("host") == pytest.approx(recording().share("host") - 0.14)
-    assert "allocating and freeing memory 14 %" in recorded.verdict([made])
-    table = recordings.cause_rows(made).set_index("Cause")["What to try"]
+    assert "allocating and freeing memory 14 %" in trace_answer.verdict([made])
+    table = trace_report.cause_rows(made).set_index("Cause")["What to try"]
     assert "expandable_segments" in table["allocating and freeing memory (cudaMalloc, cudaFree)"]
     assert "a larger batch" not in " ".join(table)
 
 
 def test_matrix_work_whose_names_do_not_tell_is_not_said_to_be_in_32_bits():
-    table = recordings.cause_rows(typed(UNKNOWN, "a"))
+    table = trace_report.cause_rows(typed(UNKNOWN, "a"))
     advice = table[table.Cause.str.startswith("matrix work")]["What to try"].item()
     assert "unless it is in them already (its type is unavailable)" in advice

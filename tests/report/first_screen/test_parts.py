@@ -6,7 +6,7 @@ import pytest
 from builders import three
 
 from mptexp.report.first_screen import parts
-from mptexp.report.text import measures
+from mptexp.report.text import task_words
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_of_many_clauses_the_first_are_said_and_the_rest_counted(clauses, said):
 def test_equal_within_more_than_usual_says_within_what():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     wide = replace(made, options=replace(made.options, equivalence_margin=0.05))
-    measure = measures.of("digits")
+    measure = task_words.of("digits")
     assert parts.equal(made, measure) == "equal"
     assert parts.equal(wide, measure) == "equal within 5 percentage points"
 

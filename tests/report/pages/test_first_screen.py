@@ -15,7 +15,7 @@ from verdicts import verdict as made
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import all_figures
 from mptexp.report.first_screen import question
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.inputs import MeasuredSweep
 from mptexp.report.pages import first_screen
 from mptexp.report.tables import text_tables
 

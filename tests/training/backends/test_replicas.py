@@ -31,7 +31,7 @@ asked |= json.loads(sys.argv[1])
 run = Run(**asked)
 device = training.use(run)
 own = backend(run.backend)
-from mptexp.training.effective import effective
+from mptexp.training.in_force import effective
 from mptexp.training.measure import step_clock
 from mptexp.training.record import record
 losses = []

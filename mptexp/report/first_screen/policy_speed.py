@@ -14,7 +14,7 @@ from mptexp.records.schema import FINAL
 from mptexp.report.answers import findings, larger_batch, quality
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.parts import RESIDENT, SAME, Bar, Subject, equal, provisional
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
@@ -141,11 +141,11 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     own = rows[(rows.policy == best.policy) & (rows.gpu_model == best.gpu_model)]
     own = own.assign(finding=own.verdict)
     for dataset in own.dataset[own.verdict == "lower"][:1]:
-        where, lost = speed_advice.where_shown(own, "lower"), measures.of(dataset)
+        where, lost = speed_advice.where_shown(own, "lower"), task_words.of(dataset)
         return f"; its {lost.name} is {lost.words.get('lower', 'lower')}{where}"
     if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
         return "; some runs diverged"
-    measure, own = measures.of(best.dataset), own[own.phase == best.phase]
+    measure, own = task_words.of(best.dataset), own[own.phase == best.phase]
     if best.verdict == "equal":
         within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")
         said = f"at equal {measure.name}" if within == "equal" else f"{measure.name} {within}"
@@ -164,7 +164,9 @@ def _open(best: pd.Series, tables: Tables) -> str:
     table = accuracy.differences(tables)
     names = {"candidate": best.policy, "verdict": best.verdict}
     names |= {name: best[name] for name in ("baseline", "gpu_model", "phase", "dataset")}
-    return measures.of(best.dataset).open(table[(table[[*names]] == pd.Series(names)).all(axis=1)])
+    return task_words.of(best.dataset).open(
+        table[(table[[*names]] == pd.Series(names)).all(axis=1)]
+    )
 
 
 def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:

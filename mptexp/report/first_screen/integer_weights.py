@@ -7,16 +7,16 @@ import numpy as np
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, quantized_inference
-from mptexp.report.first_screen import speed
+from mptexp.report.first_screen import policy_speed
 from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Scale, Subject
-from mptexp.report.text import measures, wording
+from mptexp.report.text import task_words, wording
 
 
 def of_quantized(tables: Tables) -> Iterator[Subject]:
     """What integers for weights take of the bytes and of the accuracy, beside their speed."""
     made = quantized_inference.measured(tables)
     lossy = {one.key for one in made if not one.keeps}
-    for subject in speed.of(tables, lossy) if made else ():
+    for subject in policy_speed.of(tables, lossy) if made else ():
         said = [*quantized_inference.sentences(made), *subject.sentences]
         taken, of_speed = quantized_inference.taken(made), subject.title
         # Of times that are not valid no chart is made where there is one of what is.
@@ -37,7 +37,7 @@ def _of_losses(subject: Subject, made: Sequence[quantized_inference.Quantized]) 
     """With the chart of what quantizing changed, where that was validated."""
     several = len({one.point for one in made}) > 1
     bars = [_bar(one, several) for one in made if one.lost.n]
-    accurate = measures.of(made[0].dataset).name == "accuracy"
+    accurate = task_words.of(made[0].dataset).name == "accuracy"
     scale: Scale = "accuracy" if accurate else "perplexity"
     if not bars:
         return subject
@@ -46,7 +46,7 @@ def _of_losses(subject: Subject, made: Sequence[quantized_inference.Quantized]) 
 
 def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tables: Tables) -> str:
     """What to use for speed, and what for fewer bytes, which may be two policies."""
-    least, measure = _least(made), measures.of(made[0].dataset)
+    least, measure = _least(made), task_words.of(made[0].dataset)
     look = f", and look at its {measure.name} in your own model" * ("look at" not in subject.advice)
     for_bytes = f"for fewer bytes take {least}{look}."
     speed_of = subject.advice.rstrip(".")
@@ -64,7 +64,7 @@ def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tab
 
 def _lost(made: Sequence[quantized_inference.Quantized]) -> str:
     """Why none of the quantized weights is advised."""
-    measure, margin = measures.of(made[0].dataset), made[0].margin
+    measure, margin = task_words.of(made[0].dataset), made[0].margin
     if all(one.verdict == "not valid" for one in made):
         return f"the {measure.name} of quantized weights is not valid"
     if all(one.loses for one in made):
@@ -102,7 +102,7 @@ def _bar(one: quantized_inference.Quantized, several: bool) -> Bar:
     Args:
         several: whether there are other points, from which its own is told.
     """
-    changed = measures.of(one.dataset).changed(one.lost.estimate, one.lost.low, one.lost.high)
+    changed = task_words.of(one.dataset).changed(one.lost.estimate, one.lost.low, one.lost.high)
     value, *ends = (number * 100 for number in changed)
     word = "no interval" if np.isnan(one.lost.low) else "measured"
     word = "not valid" if wording.not_valid(one.flags, "accuracy") else word

@@ -3,7 +3,7 @@
 import pytest
 from builders import gpu_steps, host
 
-from mptexp.traces import kineto, products
+from mptexp.traces import kineto, weight_products
 
 LINEAR = {"Input Dims": [[8, 512], [128, 512], [128]]}
 
@@ -30,7 +30,7 @@ def in_each(name, start, length, steps=3, **args):
     ],
 )
 def test_weights_are_the_second_factor(name, shapes, shape):
-    assert products.shape(name, shapes) == shape
+    assert weight_products.shape(name, shapes) == shape
 
 
 def test_each_product_with_weights_counts_once():

@@ -5,9 +5,9 @@ from statistics import fmean
 import pytest
 from builders import FLOAT16, FLOAT32, KINETO, TENSORFLOAT32, UNKNOWN, kineto_step, recording, typed
 
-from mptexp.diagnosis.recording import Comparison, Recording
-from mptexp.report import recordings
-from mptexp.report.answers import recorded
+from mptexp.diagnosis.foreign_traces import Comparison, Recording
+from mptexp.report import trace_report
+from mptexp.report.answers import trace_answer
 from mptexp.traces import kineto
 from mptexp.traces.operations import Operation
 
@@ -18,22 +18,22 @@ def pair():
 
 
 def test_the_sentence_says_what_bounds_the_training():
-    sentence = recorded.verdict([recording()])
+    sentence = trace_answer.verdict([recording()])
     # Of 1000 us 450 pass with neither work nor a wait, and 50 with an idle device.
     assert sentence.startswith("The host bounds this training: for 50 % of a step of 1 ms")
     assert "wait for input 25 %" in sentence
 
 
 def test_two_recordings_claim_nothing_beyond_themselves(pair):
-    sentence = recorded.verdict(pair)
+    sentence = trace_answer.verdict(pair)
     assert sentence.startswith("Within these recordings after <b> is 1.00× as fast as before")
     assert "wait for input fell by 0.25 ms" in sentence
 
 
 def test_a_single_step_of_each_has_no_spread():
     pair = [recording(steps=1), recording("after.json", steps=1, lacking=("Memcpy",))]
-    assert "one step of each, whose spread is unknown" in recorded.verdict(pair)
-    assert "any step over any other" not in recorded.verdict(pair)
+    assert "one step of each, whose spread is unknown" in trace_answer.verdict(pair)
+    assert "any step over any other" not in trace_answer.verdict(pair)
 
 
 @pytest.mark.parametrize(
@@ -46,35 +46,35 @@ def test_a_single_step_of_each_has_no_spread():
     ],
 )
 def test_two_recordings_are_named_by_what_tells_them_apart(files, names):
-    table = recordings.tables([recording(file) for file in files])["Where they differ"]
+    table = trace_report.tables([recording(file) for file in files])["Where they differ"]
     assert [name for name in table if name.endswith(", ms")][:2] == [f"{n}, ms" for n in names]
 
 
 def test_the_best_of_16_bits_is_said(pair):
-    said = recorded.shrink_sentence(Comparison(*pair))
+    said = trace_answer.shrink_sentence(Comparison(*pair))
     assert "16 bits would make after <b> at most 1.25× faster: " in said
 
 
 def test_notes_name_what_was_left_out():
     one = recording(lacking=("cudaLaunchKernel",))
     bare = kineto.read([dict(e, args={}) for s in range(2) for e in kineto_step(KINETO[1], s)], {})
-    assert recorded.notes(one) == []
-    assert any("launches" in note for note in recorded.notes(Recording("a", bare)))
+    assert trace_answer.notes(one) == []
+    assert any("launches" in note for note in trace_answer.notes(Recording("a", bare)))
 
 
 def test_recordings_of_two_gpus_are_compared_and_the_gpus_named():
     before, after = recording(), recording("after.json", steps=3)
     for made, model in ((before, "A100"), (after, "H100")):
         object.__setattr__(made, "trace", replace(made.trace, gpu=f"GPU:0 {model}"))
-    assert "GPU A100 against H100" in recorded.verdict([before, after])
+    assert "GPU A100 against H100" in trace_answer.verdict([before, after])
 
 
 def test_what_bounds_is_said_of_training_or_inference_and_of_what_was_cut_off():
     made = recording()
     object.__setattr__(made, "trace", replace(made.trace, trains=False, after_s=0.002, unusual=1))
-    assert "The host bounds this inference" in recorded.verdict([made])
-    assert "not counted: 2 ms after it" in recorded.verdict([made])
-    assert any("more than three times the median" in note for note in recorded.notes(made))
+    assert "The host bounds this inference" in trace_answer.verdict([made])
+    assert "not counted: 2 ms after it" in trace_answer.verdict([made])
+    assert any("more than three times the median" in note for note in trace_answer.notes(made))
 
 
 def test_what_steps_that_are_left_out_hold_is_said():
@@ -82,7 +82,7 @@ def test_what_steps_that_are_left_out_hold_is_said():
     made = recording()
     left = ({"host": 0.004}, {"op": 0.009, "input": 0.0035, "host": 0.0005})
     trace = replace(made.trace, warm_up=1, unusual=1, left=left)
-    first, later = recorded.notes(replace(made, trace=trace))
+    first, later = trace_answer.notes(replace(made, trace=trace))
     assert first.endswith(
         "warm-up: 4 ms, 21 % of all recorded steps (host and launch overhead 100 %)"
     )
@@ -91,7 +91,7 @@ def test_what_steps_that_are_left_out_hold_is_said():
 
 def test_what_the_recordings_do_not_tell_is_said(pair):
     assert "Whether both had the same batch size and GPU is unavailable. In after <b>" in (
-        recorded.verdict(pair)
+        trace_answer.verdict(pair)
     )
 
 
@@ -114,7 +114,7 @@ def test_what_the_recordings_do_not_tell_is_said(pair):
     ],
 )
 def test_what_16_bits_give_is_said_of_what_is_in_more(first, second, said, not_said):
-    sentence = recorded.shrink_sentence(Comparison(typed(first, "a"), typed(second, "b")))
+    sentence = trace_answer.shrink_sentence(Comparison(typed(first, "a"), typed(second, "b")))
     assert said in sentence
     assert bool(said) == bool(sentence)
     assert not_said not in sentence
@@ -125,7 +125,7 @@ def test_what_shrank_by_less_than_a_quarter_is_not_said_to_have_stayed(monkeypat
     table = pair.by_cause
     table.loc["matrix", "candidate_s"] = 0.76 * table.loc["matrix", "baseline_s"]
     monkeypatch.setattr(Comparison, "by_cause", table)
-    sentence = recorded.shrink_sentence(pair)
+    sentence = trace_answer.shrink_sentence(pair)
     assert re.search(r"precision shrank matrix work \(.*\) by less than a quarter\.", sentence)
     assert "did not shrink" not in sentence
 
@@ -135,22 +135,22 @@ def test_lower_precision_is_not_blamed_for_what_a_larger_batch_may_do():
     # 128 in traces without shapes.
     told = {"input_shape": "32x3", "gpu": "GPU:0 A100"}
     pair = [typed(FLOAT32, "a", **told), typed(FLOAT16, "b", **told)]
-    assert recorded.shrink_sentence(Comparison(*pair)).startswith("Lower precision did not")
+    assert trace_answer.shrink_sentence(Comparison(*pair)).startswith("Lower precision did not")
     pair = [typed(FLOAT32, "a", gpu="GPU:0 A100"), typed(FLOAT16, "b", gpu="GPU:0 A100")]
-    assert recorded.shrink_sentence(Comparison(*pair)).startswith(
+    assert trace_answer.shrink_sentence(Comparison(*pair)).startswith(
         "If both had the same batch size, lower precision did not shrink matrix work"
     )
 
 
 def test_lower_precision_is_not_blamed_for_another_gpu():
     pair = typed(FLOAT32, "a", gpu="GPU:0 A100"), typed(FLOAT16, "b", gpu="GPU:0 V100")
-    assert "did not shrink" not in recorded.shrink_sentence(Comparison(*pair))
-    assert " (other GPU); " in recorded.title(pair)
+    assert "did not shrink" not in trace_answer.shrink_sentence(Comparison(*pair))
+    assert " (other GPU); " in trace_answer.title(pair)
 
 
 def test_more_than_16_bits_could_give_is_said():
     slow = typed(FLOAT32, "a", step_times=(0.01, 0.01), step_s=0.01)
-    said = recorded.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
+    said = trace_answer.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
     assert said.endswith(
         "faster by more than that, so some of it took less time than is assumed here; the traces "
         "do not tell why."
@@ -172,7 +172,7 @@ def test_there_is_no_bound_where_it_would_hang_on_what_nobody_knows(state, kerne
     rows = [row._replace(seconds=row.seconds / 2) for row in slow.trace.operations]
     unknown = Operation(state, kernel=kernel, seconds=slow.trace.step_s / 2, count=1)
     slow = replace(slow, trace=replace(slow.trace, operations=[*rows, unknown]))
-    said = recorded.shrink_sentence(Comparison(slow, fast))
+    said = trace_answer.shrink_sentence(Comparison(slow, fast))
     assert said.endswith(f"No bound can be given to what 16 bits could give a: {reason}.")
     assert "×" not in said
 
@@ -181,7 +181,7 @@ def test_a_loss_and_random_numbers_are_said_to_be_halved_where_there_are_some():
     slow = typed(FLOAT32, "a")
     loss = Operation("op", "", "loss", "log_softmax", "softmax", 1e-4, 1)
     slow = replace(slow, trace=replace(slow.trace, operations=[*slow.trace.operations, loss]))
-    said = recorded.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
+    said = trace_answer.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
     assert "memory-bound work, casts and the loss half of theirs" in said
     assert "random" not in said
 
@@ -191,7 +191,7 @@ def test_unequal_steps_of_both_are_one_clause():
         typed(FLOAT32, name, step_times=times, step_s=fmean(times))
         for name, times in (("a", (0.04, 0.04, 0.1)), ("b", (0.02, 0.02, 0.05)))
     ]
-    said = recorded.verdict(pair)
+    said = trace_answer.verdict(pair)
     assert ", with unequal steps in both, whose medians are 40 ms in a and 20 ms in b" in said
     assert said.count("unequal") == 1
 
@@ -202,6 +202,6 @@ def test_nothing_but_matrix_work_has_no_bound():
         rows = [row for row in made.trace.operations if row.kernel == kernel]
         return Recording(file, replace(made.trace, operations=rows, step_s=rows[0].seconds))
 
-    said = recorded.shrink_sentence(Comparison(only("a", FLOAT32), only("b", FLOAT16)))
+    said = trace_answer.shrink_sentence(Comparison(only("a", FLOAT32), only("b", FLOAT16)))
     assert "Nearly all of a is matrix work, so it sets no bound" in said
     assert "×" not in said

@@ -6,14 +6,14 @@ import pandas as pd
 import pytest
 
 from mptexp.analysis import points
-from mptexp.report.text import measures
+from mptexp.report.text import task_words
 from mptexp.spec import tasks
 
 
 def test_every_task_is_written():
-    assert set(measures.MEASURES) == set(tasks.TASKS)
-    assert measures.of("text:mine").name == "perplexity"
-    assert measures.of("folder:mine").name == "accuracy"
+    assert set(task_words.MEASURES) == set(tasks.TASKS)
+    assert task_words.of("text:mine").name == "perplexity"
+    assert task_words.of("folder:mine").name == "accuracy"
 
 
 def found(verdict, difference=0.0):
@@ -22,7 +22,7 @@ def found(verdict, difference=0.0):
 
 
 def test_a_higher_loss_is_a_higher_perplexity_in_percent():
-    tokens, nats = measures.of("hamlet"), [-math.log(1.02), -math.log(1.03), -math.log(1.01)]
+    tokens, nats = task_words.of("hamlet"), [-math.log(1.02), -math.log(1.03), -math.log(1.01)]
     assert tokens.difference(*nats, 3) == "+2.0 [+1.0, +3.0] (n = 3)"
     assert tokens.between(pd.Series(nats)) == "+1.0 to +3.0 % of perplexity"
     assert tokens.finding(found("equal")) == "equal within 1 %"
@@ -37,7 +37,7 @@ def test_a_higher_loss_is_a_higher_perplexity_in_percent():
 
 def test_a_perplexity_that_exploded_is_bounded_in_words():
     # The lie: "+7314840081342196866563016454444889722060800.0 %"; or no report at all.
-    tokens = measures.of("hamlet")
+    tokens = task_words.of("hamlet")
     assert (
         tokens.difference(-300.0, -5000.0, 40.0, 3) == "over +1,000 [−100.0, over +1,000] (n = 3)"
     )
@@ -50,11 +50,11 @@ def test_a_perplexity_that_exploded_is_bounded_in_words():
 
 @pytest.mark.parametrize(("margin", "percent"), [(0.01, "1 %"), (0.05, "5.1 %"), (0.3, "35 %")])
 def test_a_margin_of_losses_is_said_as_what_it_is_of_perplexity(margin, percent):
-    assert measures.of("hamlet").margin(margin) == percent
+    assert task_words.of("hamlet").margin(margin) == percent
 
 
 def test_accuracy_is_written_in_percentage_points():
-    images = measures.of("digits")
+    images = task_words.of("digits")
     assert images.difference(0.01, 0.005, 0.02, 3) == "+1.0 [+0.5, +2.0] (n = 3)"
     assert images.finding(found("equal")) == "equal within 1 percentage point"
     assert images.head == "Difference, percentage points [95 % interval]"
@@ -67,5 +67,5 @@ def test_accuracy_is_written_in_percentage_points():
 def test_the_tasks_of_a_table(datasets, names):
     table = pd.DataFrame({"dataset": pd.Series(datasets, dtype=object), "x": range(len(datasets))})
     if names:
-        assert measures.listed(table) == names
-    assert len(points.of_task(table, measures.of("hamlet").task)) == datasets.count("hamlet")
+        assert task_words.listed(table) == names
+    assert len(points.of_task(table, task_words.of("hamlet").task)) == datasets.count("hamlet")

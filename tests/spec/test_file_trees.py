@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mptexp.spec import trees
+from mptexp.spec import file_trees
 
 
 def made(root, *names):
@@ -19,19 +19,19 @@ def test_what_is_not_entered_is_named_and_a_link_to_nothing_is_a_file(tmp_path):
     (tmp_path / "x/linked").symlink_to(tmp_path / "y")
     (tmp_path / "x/gone.jpg").symlink_to("/not/here.jpg")
     left_out = {}
-    there = {os.path.relpath(p, tmp_path / "x") for p in trees.below(tmp_path / "x", left_out)}
+    there = {os.path.relpath(p, tmp_path / "x") for p in file_trees.below(tmp_path / "x", left_out)}
     assert there == {"a.png", "in/b.PNG", "gone.jpg", "f.txt"}
     assert {why: [p.name for p in paths] for why, paths in left_out.items()} == {
         "hidden folders": [".cache"],
         "links to folders": ["linked"],
     }
-    named = {os.path.basename(p) for p in trees.images(tmp_path / "x")}
+    named = {os.path.basename(p) for p in file_trees.images(tmp_path / "x")}
     assert named == {"a.png", "b.PNG", "gone.jpg"}
 
 
 def test_files_are_in_the_order_of_their_folders(tmp_path):
     made(tmp_path, "a-b/c.png", "a/b.png", "a/B.png", "a.png", "z.png")
-    there = trees.in_order(trees.below(tmp_path))
+    there = file_trees.in_order(file_trees.below(tmp_path))
     assert there == [str(path) for path in sorted(map(Path, there))]
     assert [os.path.relpath(p, tmp_path) for p in there][:4] == [
         "a/B.png", "a/b.png", "a-b/c.png", "a.png",
@@ -53,7 +53,7 @@ def test_parts_are_known_by_words_of_their_names(tmp_path, names, parts):
     made(tmp_path, *names)
     train, val = parts
     wanted = (tmp_path / train if train else tmp_path, val and tmp_path / val)
-    assert trees.parts(tmp_path) == wanted
+    assert file_trees.parts(tmp_path) == wanted
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_parts_are_known_by_words_of_their_names(tmp_path, names, parts):
 def test_what_may_be_parts_or_classes_is_refused(tmp_path, names, doubtful):
     made(tmp_path, *names)
     with pytest.raises(ValueError, match=f"with classes in them: {doubtful}; allowed: two parts"):
-        trees.parts(tmp_path)
+        file_trees.parts(tmp_path)

@@ -11,9 +11,9 @@ import pandas as pd
 from great_tables import GT
 
 from mptexp.diagnosis.causes import LABELS
+from mptexp.diagnosis.foreign_traces import Comparison, Recording
 from mptexp.diagnosis.lost_time import LEAST_SHARE
-from mptexp.diagnosis.recording import Comparison, Recording
-from mptexp.report.answers import recorded, what_to_try
+from mptexp.report.answers import trace_answer, what_to_try
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
 from mptexp.report.pages import first_screen, rendering
@@ -57,7 +57,7 @@ def facts(recording: Recording) -> pd.DataFrame:
 def _steps(recordings: Sequence[Recording]) -> dict[str, pd.Series]:
     """Seconds of a step by cause, by the recording's name."""
     steps = (recording.by_cause for recording in recordings)
-    return dict(zip(recorded.short_names(recordings), steps, strict=True))
+    return dict(zip(trace_answer.short_names(recordings), steps, strict=True))
 
 
 def cause_rows(recording: Recording) -> pd.DataFrame:
@@ -116,13 +116,13 @@ def arithmetic_rows(recording: Recording) -> pd.DataFrame:
 def difference_rows(comparison: Comparison) -> pd.DataFrame:
     """Where two recordings differ most, by layer, part and cause."""
     table = comparison.joined[:MOST_ROWS]
-    first, second = recorded.short_names([comparison.baseline, comparison.candidate])
+    first, second = trace_answer.short_names([comparison.baseline, comparison.candidate])
     rows = pd.DataFrame(
         [
             {
                 "Layer": row.layer or BLANK,
                 "Part": row.part or BLANK,
-                "Cause": recorded.short_label(row.cause),
+                "Cause": trace_answer.short_label(row.cause),
                 f"{first}, ms": f"{row.baseline_s * 1e3:.3f}",
                 f"{second}, ms": f"{row.candidate_s * 1e3:.3f}",
                 "Difference, ms": wording.signed(row.difference_s * 1e3, ".3f"),
@@ -143,7 +143,7 @@ def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
         "What to try": cause_rows(last) if last in timed else pd.DataFrame(),
         "Where they differ": difference_rows(both) if both and both.comparable else pd.DataFrame(),
     }
-    for name, recording in zip(recorded.short_names(recordings), recordings, strict=True):
+    for name, recording in zip(trace_answer.short_names(recordings), recordings, strict=True):
         of = f": {name}" if both else ""
         made[f"Layers{of}"] = layer_rows(recording)
         made[f"Arithmetic{of}"] = arithmetic_rows(recording)
@@ -160,7 +160,7 @@ def content(recordings: Sequence[Recording]) -> dict[str, Any]:
     return {
         "traces": [_content(recording) for recording in recordings],
         "speedup": both.speedup if both and both.comparable else None,
-        "verdict": recorded.verdict(recordings),
+        "verdict": trace_answer.verdict(recordings),
     }
 
 
@@ -181,7 +181,7 @@ def _content(recording: Recording) -> dict[str, Any]:
         "arithmetic": recording.arithmetic.to_dict("records"),
         "layer_share": recording.layer_share if recording.told else None,
         "unexplained_share": recording.share("unexplained") if recording.told else None,
-        "notes": recorded.notes(recording),
+        "notes": trace_answer.notes(recording),
     }
 
 
@@ -196,24 +196,24 @@ def page(recordings: Sequence[Recording], source: str = "") -> str:
     """
     from nbformat import v4
 
-    title = recorded.title(recordings)
+    title = trace_answer.title(recordings)
     shown = [{"text/html": html} for html in _parts(recordings, title, source)]
     cells = [v4.new_code_cell(outputs=[v4.new_output("display_data", data)]) for data in shown]
     with TemporaryDirectory() as folder:
         notebook = Path(folder, "explained.ipynb")
         notebook.write_text(json.dumps(v4.new_notebook(cells=cells)), encoding="utf-8")
-        said = recorded.verdict(recordings)
+        said = trace_answer.verdict(recordings)
         card = {"og:type": "article", "og:title": title, "og:description": said}
         return rendering.report_page(notebook, title, card)
 
 
 def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str]:
     """The parts of the page as HTML: the first screen, the tables, notes."""
-    said, warnings = [recorded.verdict(recordings)], []
+    said, warnings = [trace_answer.verdict(recordings)], []
     if len(recordings) == 2:
         head, found, bound = said[0].partition(". In ")
         said = [f"{head}.", f"In {bound}"] if found else said
-        said += filter(None, [recorded.shrink_sentence(Comparison(*recordings))])
+        said += filter(None, [trace_answer.shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
     timed = [recording for recording in recordings if recording.told]
     opening = first_screen.screen(
@@ -225,9 +225,9 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         [wording.verbatim(text) for text in said],
         wording.verbatim(_to_do(recordings)),
     )
-    names = recorded.short_names(recordings)
+    names = trace_answer.short_names(recordings)
     named = zip(names, recordings, strict=True)
-    more = [f"{name}: {note}" for name, each in named for note in recorded.notes(each)]
+    more = [f"{name}: {note}" for name, each in named for note in trace_answer.notes(each)]
     return [opening, *_sections(recordings), *_listed(more), *_source(source)]
 
 
@@ -236,7 +236,9 @@ def _to_do(recordings: Sequence[Recording]) -> str:
     fastest, opening = len(recordings) - 1, ""
     if len(recordings) == 2 and (both := Comparison(*recordings)).comparable:
         fastest = int(both.speedup >= 1)
-        opening = f"train as in {recorded.short_names(recordings)[fastest]}; to go on from there: "
+        opening = (
+            f"train as in {trace_answer.short_names(recordings)[fastest]}; to go on from there: "
+        )
     causes = cause_rows(recordings[fastest])
     return f"{opening}{causes.iloc[0]['What to try']}." if len(causes) else ""
 
@@ -244,7 +246,7 @@ def _to_do(recordings: Sequence[Recording]) -> str:
 def _conditions(recordings: Sequence[Recording]) -> list[str]:
     """Device, framework and steps of each recording."""
     traces = [recording.trace for recording in recordings]
-    steps = recorded.counted_steps([trace.steps for trace in traces])
+    steps = trace_answer.counted_steps([trace.steps for trace in traces])
     parts = [
         wording.listed([*dict.fromkeys(trace.gpu or "CPU" for trace in traces)]),
         wording.listed([*dict.fromkeys(trace.framework for trace in traces if trace.framework)]),
@@ -269,7 +271,7 @@ def _figure(recordings: Sequence[Recording]) -> str:
     both = style.on_both(lambda: figures.stacked_by_cause(steps), style.LEAD_WIDTH)
     drawn = [output.svg(figure) for figure in both]
     parts = [
-        f"{name}: {recorded.short_label(str(s.idxmax()))}, {percent(s.max() / s.sum())}"
+        f"{name}: {trace_answer.short_label(str(s.idxmax()))}, {percent(s.max() / s.sum())}"
         for name, s in steps.items()
     ]
     caption = f"Largest part: {'; '.join(parts)}."

@@ -5,7 +5,7 @@ import json
 import pytest
 from support import until
 
-from mptexp.execution import forked, supervisor
+from mptexp.execution import fork_client, supervisor
 from mptexp.execution.device_slots import Slot
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
@@ -74,7 +74,7 @@ def test_a_forked_process_is_as_one_that_was_started_anew(tmp_path, monkeypatch)
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     _, fresh = executed(tmp_path / "fresh", None)
-    with forked.Servers() as servers:
+    with fork_client.Servers() as servers:
         (_, one), (_, two) = (executed(tmp_path / name, servers) for name in ("one", "two"))
     assert one["alike"]["environment"]["MPTEXP_PROCESS"] == "forked"
     for portrait in (one, two):
@@ -101,7 +101,7 @@ Path(os.environ["MPTEXP_RUN_DIR"]).parent.joinpath("portrait.json").write_text(
 
 
 def test_one_server_for_a_block_and_none_for_another_environment(tmp_path, monkeypatch):
-    with forked.Servers() as servers:
+    with fork_client.Servers() as servers:
         pids = []
         for number, block in enumerate((0, 0, 1, 1)):
             if number == 3:
@@ -116,23 +116,23 @@ def test_one_server_for_a_block_and_none_for_another_environment(tmp_path, monke
 
 
 def test_a_server_that_does_not_answer_in_time_is_ended_and_done_without(tmp_path, monkeypatch):
-    monkeypatch.setattr(forked, "START_S", 0)
-    monkeypatch.setattr(forked, "CHECK_S", 0)
-    with forked.Servers() as servers:
+    monkeypatch.setattr(fork_client, "START_S", 0)
+    monkeypatch.setattr(fork_client, "CHECK_S", 0)
+    with fork_client.Servers() as servers:
         for name in ("one", "two"):
             record, seen = executed(tmp_path / name, servers, LIGHT, "mine.py")
             assert seen == [None, False]
-            assert forked.FALLBACK in record["marks"]
+            assert fork_client.FALLBACK in record["marks"]
         assert [process.wait(60) for process in servers.ended] == [-9]
 
 
 def test_where_nothing_is_forked(monkeypatch):
     cpu, gpu = Slot("a CPU", ""), Slot("a GPU", "GPU-1")
     for slots, switch, forks in (([cpu], "1", True), ([cpu], "", False), ([gpu], "1", False)):
-        monkeypatch.setenv(forked.SWITCH, switch)
-        with forked.servers(slots) as servers:
+        monkeypatch.setenv(fork_client.SWITCH, switch)
+        with fork_client.servers(slots) as servers:
             assert (servers is not None) == forks
-    monkeypatch.setattr(forked.sys, "platform", "darwin")
-    monkeypatch.setenv(forked.SWITCH, "1")
-    with forked.servers([cpu]) as servers:
+    monkeypatch.setattr(fork_client.sys, "platform", "darwin")
+    monkeypatch.setenv(fork_client.SWITCH, "1")
+    with fork_client.servers([cpu]) as servers:
         assert servers is None

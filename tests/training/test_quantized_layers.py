@@ -21,16 +21,16 @@ run = Run(policy="float8", model="mlp", **asked)
 precision.use(run)
 import keras
 from keras import layers, ops
-from mptexp.training import arithmetic, quantized
+from mptexp.training import arithmetic, quantized_layers
 from mptexp.training.numerics import probe
 
 dense = layers.Dense(kernel.shape[1], use_bias=False)
 exact = layers.Dense(3, dtype="float32", name="exact")
 model = keras.Sequential([layers.Input(x.shape[1:]), dense])
 dense.set_weights([kernel])
-quantized.quantized(run, model)
-kept = quantized.quantized(run, keras.Sequential([layers.Input((2,)), exact]))
-said = {"left": [layer.name for layer in quantized.layers_of(kept)]}
+quantized_layers.quantized(run, model)
+kept = quantized_layers.quantized(run, keras.Sequential([layers.Input((2,)), exact]))
+said = {"left": [layer.name for layer in quantized_layers.layers_of(kept)]}
 # Its gradient by the outputs is the labels.
 model.compile(keras.optimizers.SGD(1.0), lambda y, given: ops.cast(given, "float32") * y,
               jit_compile={"on": True, "off": False}.get(run.jit, "auto"))
@@ -41,12 +41,12 @@ for _ in range(int(sys.argv[3])):
     given.append(np.asarray(model.predict_on_batch(x), "float32").tolist())
     model.train_on_batch(x, upstream * upstream.size)
     kernels.append(np.asarray(dense.kernel.numpy()).tolist())
-(row,) = quantized.state(model)["layers"]
+(row,) = quantized_layers.state(model)["layers"]
 said["cut"] = "product" in probe.truncated("mixed_bfloat16", run.jit == "on")
-before = [layer.dtype_policy.name for layer in quantized.layers_of(model)]
-with quantized.marked(quantized.layers_of(model)):
+before = [layer.dtype_policy.name for layer in quantized_layers.layers_of(model)]
+with quantized_layers.marked(quantized_layers.layers_of(model)):
     marks = [layer.compute_dtype for layer in model.layers]
-after = [layer.dtype_policy.name for layer in quantized.layers_of(model)]
+after = [layer.dtype_policy.name for layer in quantized_layers.layers_of(model)]
 print(json.dumps(said | {"given": given, "kernels": kernels, "row": row, "marks": marks,
                          "policies": [before, after]}))
 """

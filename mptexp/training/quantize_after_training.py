@@ -12,7 +12,7 @@ import keras
 from mptexp.spec import tasks
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, costs, precision, quantized, validation_images
+from mptexp.training import arithmetic, costs, precision, quantized_layers, validation_images
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.frontends.fit import KerasFit, StopWhenNotFinite
@@ -47,7 +47,7 @@ def quantized_after_training(
     if not policy.inference_only:
         return {}, None
     precision.compile_model(model, run, steps)
-    traced = arithmetic.products(run, model, quantized.reached(run, model))
+    traced = arithmetic.products(run, model, quantized_layers.reached(run, model))
     arithmetic.refuse_few(policy, arithmetic.shares(traced))
     fitted = model.fit(
         batches.training(images, run),
@@ -60,7 +60,7 @@ def quantized_after_training(
     rows = zip(*fitted.history.values(), strict=True)
     history = [tasks.recorded(dict(zip(fitted.history, row, strict=True))) for row in rows]
     before, size = _validated(run, model, images), weight_bytes(model)
-    quantized.quantized(run, model)
+    quantized_layers.quantized(run, model)
     precision.compile_model(model, run, steps)
     made = {
         "policy": run.policy,

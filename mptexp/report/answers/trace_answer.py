@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mptexp.diagnosis.causes import LABELS
+from mptexp.diagnosis.foreign_traces import BOUNDS, FEWER_BITS, Comparison, Recording
 from mptexp.diagnosis.lost_time import LEAST_SHARE
-from mptexp.diagnosis.recording import BOUNDS, FEWER_BITS, Comparison, Recording
 from mptexp.report.tables.why_tables import milliseconds, percent
 from mptexp.report.text import wording
 from mptexp.traces.operations import Trace
@@ -46,14 +46,14 @@ CUT_SHORT = (
 )
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
 UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
-# What 16 bits could halve beside memory-bound work and casts, of `recording.HALVED`.
+# What 16 bits could halve beside memory-bound work and casts, of `foreign_traces.HALVED`.
 MOVED = {
     "communication": {"communication"},
     "copies": {"copies", "loads"},
     "the loss": {"loss"},
     "random numbers": {"random"},
 }
-# What is said of `recording.HIDING`.
+# What is said of `foreign_traces.HIDING`.
 HIDING = {
     "another GPU": "in {share} of its step only another GPU works",
     "unexplained": "{share} of its step is unexplained",

@@ -7,9 +7,9 @@ import pytest
 from builders import FLOAT32, KINETO, kineto_step, recording, typed
 
 from mptexp import api
-from mptexp.diagnosis.recording import Comparison
-from mptexp.report import recordings
-from mptexp.report.answers import recorded
+from mptexp.diagnosis.foreign_traces import Comparison
+from mptexp.report import trace_report
+from mptexp.report.answers import trace_answer
 
 KEYS = {"file", "framework", "devices", "gpu", "steps", "step_s", "rows", "arithmetic",
         "layer_share", "unexplained_share", "notes"}  # fmt: skip
@@ -21,7 +21,7 @@ def pair():
 
 
 def test_the_data_have_the_keys_that_are_promised(pair):
-    content = json.loads(json.dumps(recordings.content(pair)))
+    content = json.loads(json.dumps(trace_report.content(pair)))
     assert set(content) == {"traces", "speedup", "verdict"}
     assert [set(trace) for trace in content["traces"]] == [KEYS, KEYS]
     assert content["speedup"] == pytest.approx(1)
@@ -29,33 +29,33 @@ def test_the_data_have_the_keys_that_are_promised(pair):
     assert sum(row["share"] for row in trace["rows"]) == pytest.approx(1)
     assert set(trace["rows"][0]) == {"cause", "seconds", "share"}
     assert set(trace["arithmetic"][0]) == {"type", "tensor_cores", "share"}
-    assert recordings.content(pair[:1])["speedup"] is None
+    assert trace_report.content(pair[:1])["speedup"] is None
 
 
 def test_tables_stand_under_their_headings(pair):
-    tables = recordings.tables(pair)
+    tables = trace_report.tables(pair)
     assert list(tables)[:3] == ["Where the time of a step goes", "What to try", "Where they differ"]
     first = tables["Where the time of a step goes"]
     assert first.iloc[-1].tolist()[1:] == ["1.000", "1.000"]
-    assert "Layers" in recordings.tables(pair[:1])
+    assert "Layers" in trace_report.tables(pair[:1])
 
 
 def test_a_column_without_a_layer_is_left_out(pair, monkeypatch):
-    assert "Layer" in recordings.difference_rows(Comparison(*pair))
+    assert "Layer" in trace_report.difference_rows(Comparison(*pair))
     joined = Comparison(*pair).joined.assign(layer="")
     monkeypatch.setattr(Comparison, "joined", joined)
-    assert "Layer" not in recordings.difference_rows(Comparison(*pair))
+    assert "Layer" not in trace_report.difference_rows(Comparison(*pair))
 
 
 def test_the_page_loads_nothing_and_shows_names_as_they_are(pair):
-    page = recordings.page(pair, "Recorded by somebody.")
+    page = trace_report.page(pair, "Recorded by somebody.")
     assert "after &lt;b&gt;" in page
     assert "after <b>" not in page
     assert "<title>Provisional: after &lt;b&gt; is 1.00× as fast as before; " in page
     assert page.index('class="banner"') < page.index("<figure>") < page.index("What to do")
     assert "Recorded by somebody" in page
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page)
-    assert page == recordings.page(pair, "Recorded by somebody.")
+    assert page == trace_report.page(pair, "Recorded by somebody.")
 
 
 def conv(*shape):
@@ -72,24 +72,26 @@ def conv(*shape):
 )
 def test_recordings_of_other_work_have_no_ratio(first, second, why):
     pair = [recording(**first), recording("after.json", **second)]
-    sentence = recorded.verdict(pair)
+    sentence = trace_answer.verdict(pair)
     assert "before and after are not compared" in sentence
     assert why in sentence
-    assert recordings.content(pair)["speedup"] is None
-    assert "Where they differ" not in recordings.tables(pair)
-    assert recorded.shrink_sentence(Comparison(*pair)) == ""
-    assert "not of the same work</title>" in recordings.page(pair)
+    assert trace_report.content(pair)["speedup"] is None
+    assert "Where they differ" not in trace_report.tables(pair)
+    assert trace_answer.shrink_sentence(Comparison(*pair)) == ""
+    assert "not of the same work</title>" in trace_report.page(pair)
 
 
 def test_a_recording_without_times_gives_no_share_of_time():
     untimed = recording()
     object.__setattr__(untimed, "trace", replace(untimed.trace, timed=False))
-    assert recorded.verdict([untimed]).startswith("This recording has hardware counters instead")
-    content = recordings.content([untimed])["traces"][0]
+    assert trace_answer.verdict([untimed]).startswith(
+        "This recording has hardware counters instead"
+    )
+    content = trace_report.content([untimed])["traces"][0]
     assert (content["step_s"], content["rows"]) == (None, [])
-    assert "Where the time of a step goes" not in recordings.tables([untimed])
-    assert recordings.content([untimed, recording("b.json")])["speedup"] is None
-    assert "ms" not in recorded.verdict([untimed])
+    assert "Where the time of a step goes" not in trace_report.tables([untimed])
+    assert trace_report.content([untimed, recording("b.json")])["speedup"] is None
+    assert "ms" not in trace_answer.verdict([untimed])
 
 
 def test_names_that_are_no_text_are_shown_and_written(tmp_path):
@@ -104,10 +106,10 @@ def test_names_that_are_no_text_are_shown_and_written(tmp_path):
     assert made.file == "\\udcff\\x1b[31m.json"
     assert "Conv2d_0?" in set(made.rows.layer)
     assert "A100 ?" in made.trace.gpu
-    assert "Conv2d_0?" in recordings.page([made])
+    assert "Conv2d_0?" in trace_report.page([made])
 
 
 def test_notes_of_a_recording_are_in_the_data():
     made = typed(FLOAT32, "a", untrained=4)
-    (note,) = recordings.content([made])["traces"][0]["notes"]
+    (note,) = trace_report.content([made])["traces"][0]["notes"]
     assert note == "4 steps without a backward pass left out, as evaluations have none"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import PATIENCE_S, mptexp, processes_of, started, until
 
-from mptexp.execution import blocks
+from mptexp.execution import remeasuring
 from mptexp.execution.plan import Planned
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -24,7 +24,7 @@ def planned(policy, state="ok", invocation="first", wall_s=5.0, block=0, **param
 
 
 def states(*runs, **how):
-    return [p.state for p in blocks.begun_anew(runs, **how)]
+    return [p.state for p in remeasuring.begun_anew(runs, **how)]
 
 
 AGAIN = "interrupted"

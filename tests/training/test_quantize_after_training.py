@@ -6,8 +6,8 @@ from keras import layers
 
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
-from mptexp.training import quantized, quantized_inference
-from mptexp.training.quantized_inference import CALIBRATION
+from mptexp.training import quantize_after_training, quantized_layers
+from mptexp.training.quantize_after_training import CALIBRATION
 
 BIAS, SCALES = 4 * 64, 4 * 64
 STORED = {
@@ -24,10 +24,10 @@ STORED = {
 @pytest.mark.parametrize("policy", STORED)
 def test_weights_are_counted_as_they_are_stored(policy):
     model = keras.Sequential([layers.Input((256,)), layers.Dense(64)])
-    quantized.quantized(Run(policy=policy, phase="inference"), model)
-    assert quantized_inference.weight_bytes(model) == STORED[policy]
+    quantized_layers.quantized(Run(policy=policy, phase="inference"), model)
+    assert quantize_after_training.weight_bytes(model) == STORED[policy]
 
 
 def test_every_policy_of_integers_says_how_it_is_calibrated():
     integers = {name for name, row in POLICY_ROWS.items() if row.inference_only}
-    assert integers == set(CALIBRATION) == set(quantized.MODES) - {"float8"}
+    assert integers == set(CALIBRATION) == set(quantized_layers.MODES) - {"float8"}

@@ -3,11 +3,11 @@ from statistics import fmean
 
 import pytest
 
-from mptexp.diagnosis import recording
+from mptexp.diagnosis import foreign_traces
 from mptexp.diagnosis.causes import LABELS
-from mptexp.diagnosis.recording import Comparison, Recording
-from mptexp.report import recordings
-from mptexp.report.answers import recorded
+from mptexp.diagnosis.foreign_traces import Comparison, Recording
+from mptexp.report import trace_report
+from mptexp.report.answers import trace_answer
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.steps import WHOLE
 
@@ -42,29 +42,29 @@ def test_the_headline_has_no_other_share_than_the_table_under_the_same_words():
     # The lies: "memory-bound work 66 %", all of it copies over PCIe; "memory-bound work 76 %", all
     # of it the optimizer: neither table had a row of memory-bound work.
     one = made(memory=0.015, optimizer=0.06, matrix=0.025)
-    sentence = recorded.bound_sentence(one)
+    sentence = trace_answer.bound_sentence(one)
     assert sentence.startswith("The optimizer bounds this recording: 60 % of a step of 110 ms")
     assert "; then matrix work 25 % and memory-bound work 15 %" in sentence
     copies = Operation("op", op="MemcpyDtoH", seconds=0.11)
     copied = of(one, operations=[copies])
-    assert recorded.bound_sentence(copied).startswith("Copies from the GPU to the host bound")
+    assert trace_answer.bound_sentence(copied).startswith("Copies from the GPU to the host bound")
     idle = of(one, operations=[Operation("idle", seconds=0.08), Operation("host", seconds=0.03)])
     assert "the device has no work (idle device 73 % and host and launch overhead 27 %)." in (
-        recorded.bound_sentence(idle)
+        trace_answer.bound_sentence(idle)
     )
 
 
 def test_every_cause_of_the_breakdown_can_bound_a_training():
-    known = [cause for causes in recording.BOUNDS.values() for cause in causes]
+    known = [cause for causes in foreign_traces.BOUNDS.values() for cause in causes]
     assert sorted(known) == sorted(LABELS)
 
 
 def test_loops_and_decompositions_bound_what_they_do():
     # The lies: "the device has no work", of kernels in loops; "memory-bound work", of an SVD.
     assert {"loop", "no 16 bits"} <= {
-        name for name, own in recording.BOUNDS.items() if own == (name,)
+        name for name, own in foreign_traces.BOUNDS.items() if own == (name,)
     }
-    assert set(recorded.BOUND) == set(recording.BOUNDS)
+    assert set(trace_answer.BOUND) == set(foreign_traces.BOUNDS)
 
 
 def test_rows_are_of_the_mean_step():
@@ -74,13 +74,13 @@ def test_rows_are_of_the_mean_step():
     even = made(times=(0.04,) * 4, matrix=0.04)
     assert waits.by_cause["matrix"] == pytest.approx(even.by_cause["matrix"])
     assert sum(waits.by_cause) == pytest.approx(0.0575)
-    sentence = recorded.verdict([even, waits])
+    sentence = trace_answer.verdict([even, waits])
     assert "matrix work fell" not in sentence
     assert "matrix work grew" not in sentence
     assert "a step of 57.5 ms (the mean; the median is 40 ms)" in sentence
-    compared = recorded.verdict([even, replace(waits, file="b")])
+    compared = trace_answer.verdict([even, replace(waits, file="b")])
     assert "with unequal steps in b, whose median is 40 ms: wait for input grew" in compared
-    assert "57.5 (mean; 40 to 110; median 40)" in set(recordings.facts(waits)["a"])
+    assert "57.5 (mean; 40 to 110; median 40)" in set(trace_report.facts(waits)["a"])
 
 
 def test_a_kernel_that_no_rule_knows_is_unexplained_in_a_layer_too():
@@ -197,7 +197,9 @@ def test_a_model_that_was_built_twice_is_joined_by_the_order_of_its_layers():
     )
     joined = Comparison(first, second).joined
     assert len(joined) == 1
-    rows = recording.numbered(first.rows.assign(layer=["a_3/b", *[""] * (len(first.rows) - 1)]))
+    rows = foreign_traces.numbered(
+        first.rows.assign(layer=["a_3/b", *[""] * (len(first.rows) - 1)])
+    )
     assert rows.layer.iloc[0] == "a_0/b_0"
 
 
@@ -355,7 +357,7 @@ def test_ranks_that_one_trace_alone_tells_are_named_in_either_order():
     first = replace(of(one, recorded={"CUDA": "12.4", "ranks": "8"}), file="b")
     for pair in ((one, first), (first, one)):
         assert (Comparison(*pair).places, Comparison(*pair).untold) == ({}, [ranks])
-        assert f"Whether both had the same {ranks} is unavailable" in recorded.verdict(pair)
+        assert f"Whether both had the same {ranks} is unavailable" in trace_answer.verdict(pair)
     plain = of(one, recorded={})
     assert Comparison(plain, one).untold == ["CUDA version (12.4 in one alone)"]
 
@@ -381,7 +383,7 @@ def test_what_the_ratio_hangs_on_and_no_trace_tells_is_named():
     ],
 )
 def test_products_read_as_much(first, second, alike):
-    assert recording.same_input(first, second) is alike
+    assert foreign_traces.same_input(first, second) is alike
 
 
 @pytest.mark.parametrize(
@@ -398,8 +400,8 @@ def test_products_read_as_much(first, second, alike):
     ],
 )
 def test_unequal_batches_read_as_much_where_their_shares_of_the_steps_agree(first, second, alike):
-    assert recording.same_input(first, second) is alike
-    assert recording.same_input(second, first) is alike
+    assert foreign_traces.same_input(first, second) is alike
+    assert foreign_traces.same_input(second, first) is alike
 
 
 def test_unequal_batches_that_differ_are_named():
@@ -423,7 +425,7 @@ def test_unequal_batches_that_differ_are_named():
 def test_two_different_gpus_of_a_process_are_named():
     first, second = (of(made(matrix=0.1), gpu=f"GPU:{n} A100") for n in (0, 1))
     assert Comparison(first, second).places == {"GPU number": ("0", "1")}
-    said = recorded.verdict([first, replace(second, file="b")])
+    said = trace_answer.verdict([first, replace(second, file="b")])
     assert ", but GPU number 0 against 1" in said
 
 
@@ -450,7 +452,7 @@ def test_a_single_step_without_products_or_a_backward_pass_is_cut_short():
     one = of(made(memory=0.1, times=(0.1,)), trains=True)
     assert one.cut_short
     assert not one.told
-    assert recordings.cause_rows(one).empty
+    assert trace_report.cause_rows(one).empty
     for other in (
         of(one, trains=None),
         of(one, steps=2),
