@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -118,8 +119,10 @@ def _by_scale(policies: Collection[Mapping[object, object]]) -> bool:
     """
     if any(len(set(scales.values())) > 1 for scales in policies):
         return True
-    asked = [name for scales in policies for name in scales]
-    return len(policies) > 1 and len(asked) == len(set(asked))
+    asked = Counter(name for scales in policies for name in scales)
+    return len(policies) > 1 and any(
+        all(asked[name] == 1 for name in scales) for scales in policies
+    )
 
 
 def shared(asked: Mapping[str, Any]) -> str:

@@ -152,10 +152,12 @@ def learned(tables: Tables, axis: str) -> pd.DataFrame:
     results = _apart(tables, axis) if of_keras else tables.results
     base, rows = "native" if of_keras else "tensorflow", list[dict[str, Any]]()
     for point, group in _groups(results, axis, [] if of_keras else ["jit"]):
-        for _, own in group.groupby("jit"):
-            sides = dict(list(own.groupby(axis)))
-            others = [side for name, side in sides.items() if name != base and base in sides]
-            rows += [_learned(point, sides[base], side, axis, tables) for side in others]
+        bases = group[group[axis] == base]
+        for (name, jit), side in group.groupby([axis, "jit"]):
+            like = bases[bases.jit == jit]  # as in speed: see `_over`
+            if name != base and len(bases):
+                beside = like if len(like) else bases
+                rows.append(_learned(point, beside, side, axis, tables))
     rows = [row for row in rows if row["over"].n]
     return pd.DataFrame(accuracy.claimed(rows, tables.options.equivalence_margin))
 

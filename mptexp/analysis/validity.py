@@ -169,7 +169,7 @@ FLAGS = {
         Flag(
             "unequal steps",
             ("time", "training time"),
-            "some steps of a plain loop take longer than most, which the median leaves out",
+            "some steps of a script take longer than most, which their median leaves out",
             "time what recurs as one step, such as an update with all of its batches",
             curable=False,
         ),

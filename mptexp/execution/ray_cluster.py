@@ -213,11 +213,13 @@ def answer(call: Callable[[], T]) -> T:
             future.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
-    while head_answers():
+    while not future.done():
+        if not head_answers():
+            raise HeadLost
         futures.wait([future], LOOK_S)
-        if future.done():
-            return future.result()
-    raise HeadLost
+    if (error := future.exception()) and not head_answers():
+        raise HeadLost from error  # which may say anything
+    return future.result()
 
 
 def head_answers() -> bool:

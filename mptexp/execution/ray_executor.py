@@ -88,11 +88,7 @@ def execute(
         lost = "the head of the Ray cluster does not answer any more"
         raise _lost(lost, len(waiting) + len(working)) from None
     finally:
-        try:
-            answer(partial(_leave, list(working)))
-        except HeadLost:
-            atexit.unregister(ray.shutdown)  # it would wait for the head
-            atexit.register(_end_without_ray)
+        _leave(list(working))
 
 
 def _startable(
@@ -146,12 +142,24 @@ def _leave(working: Sequence[Any]) -> None:
     import ray
 
     try:
-        for ref in working:
-            ray.cancel(ref)
-        if working:
-            ray.wait(list(working), num_returns=len(working), timeout=STOP_S)
-    finally:
+        answer(partial(_end_tasks, working))
+    except HeadLost:
+        atexit.unregister(ray.shutdown)  # it would wait for the head
+        atexit.register(_end_without_ray)
+    except BaseException:
         ray.shutdown()
+        raise
+    else:
+        ray.shutdown()
+
+
+def _end_tasks(working: Sequence[Any]) -> None:
+    import ray
+
+    for ref in working:
+        ray.cancel(ref)
+    if working:
+        ray.wait(list(working), num_returns=len(working), timeout=STOP_S)
 
 
 def _collect(

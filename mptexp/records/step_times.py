@@ -14,6 +14,7 @@ LEAST_WINDOWS = 10  # fewer claim no interval of their median
 # Of a record: more windows and readings than these, of hours, are joined and thinned.
 MOST_WINDOWS, MOST_SAMPLES = 10_000, 10_000
 UNEQUAL = 1.25  # times the median that steps take on average, from which some are others
+RECURS = 3  # windows that take so much longer: one or two may be a stall
 # How the mark begins of steps whose median says little of the training.
 UNEQUAL_STEPS = "its steps are unequal"
 APART = 100  # windows at the start, of compilation and warm-up, that stay as they are
@@ -87,7 +88,8 @@ def unequal(windows: Sequence[Window]) -> list[str]:
     steady = windows[warmup_windows(windows) :]
     mean_s = sum(w.seconds for w in steady) / sum(w.steps for w in steady)
     (median_s,) = _of_windows(steady, (50,))
-    if mean_s <= UNEQUAL * median_s or not median_s:
+    longer = sum(w.seconds > UNEQUAL * median_s * w.steps for w in steady)
+    if mean_s <= UNEQUAL * median_s or not median_s or longer < RECURS:
         return []
     return [f"{UNEQUAL_STEPS}: on average they take {mean_s / median_s:.3g} times their median"]
 

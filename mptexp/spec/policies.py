@@ -58,9 +58,10 @@ class Policy:
         arithmetic: in which products are computed: a key of ARITHMETICS. TF32 is arithmetic on
             float32 values, and a quantized policy's on values of the compute type; for every other
             policy it is the compute type.
-        quantization: of Dense and EinsumDense by Keras's `Model.quantize`, see training.quantized.
-            Under float8 they multiply numbers of the arithmetic's type; under the others what was
-            trained before is stored as integers. Empty where there is none.
+        quantization: of Dense and EinsumDense by Keras's `Model.quantize`, see
+            training.quantized_layers. Under float8 they multiply numbers of the arithmetic's type;
+            under the others what was trained before is stored as integers. Empty where there is
+            none.
         colour: in figures, as #rrggbb: distinct to colour-blind readers on white and on black.
         marker: in figures, one of Matplotlib's.
 

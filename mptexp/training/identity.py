@@ -133,7 +133,9 @@ def _users_files(model: str) -> list[tuple[Path, Any]]:
 
 def _file(module: Any) -> Path | None:
     file = getattr(module, "__file__", None)
-    return _resolved(file) if isinstance(file, str) and file.endswith(".py") else None
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    return _resolved(file) if os.path.isabs(file) else Path(file).resolve()
 
 
 @cache  # there are thousands of modules, and this is asked four times in a run

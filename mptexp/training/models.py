@@ -51,7 +51,7 @@ def build(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
         model = varied(run, _numbered(_rounded(run, policy, shape, classes)))
         _check_formats(run, model)
         model = emulation.emulated(run, model)
-        later = POLICY_ROWS[run.policy].inference_only  # see quantized_inference
+        later = POLICY_ROWS[run.policy].inference_only  # see quantize_after_training
         return model if later else quantized_layers.quantized(run, model)
     finally:
         keras.config.set_dtype_policy(policy)

@@ -18,7 +18,7 @@ class Outcome:
 
     Args:
         run: what was asked.
-        effective: the settings that were effective (see effective.effective).
+        effective: the settings that were effective (see in_force.effective).
         windows: the windows of steps, in order.
         epochs: one dict per epoch (see StepClock.epochs).
         timing: figures of the windows (see step_times.timing) and of the latencies.
@@ -39,7 +39,8 @@ class Outcome:
         diverged: where the first tensor was that was not finite (see replay.first_not_finite).
         validated: which validation images were classified correctly at the end (see `validated`).
         lost_updates_frac: share of weight updates lost to rounding, of an emulated weight format.
-        quantized: scales and magnitudes of float8 layers after the training (see quantized.state).
+        quantized: scales and magnitudes of float8 layers after the training, see
+            quantized_layers.state.
     """
 
     run: Run

@@ -38,6 +38,7 @@ def test_a_median_that_leaves_out_what_recurs_is_named():
     assert "2 times" in said
     assert step_times.unequal(windows([5.0] + [0.1] * 60)) == []  # compilation is left out
     assert step_times.unequal(windows([0.1, 0.11] * 20)) == []
+    assert step_times.unequal(windows([0.1] * 6 + [2.0] + [0.1] * 6)) == []  # a stall
     assert step_times.unequal(windows([0.0] * 20)) == []
 
 

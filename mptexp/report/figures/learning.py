@@ -104,7 +104,8 @@ def loss_by_epoch(tables: Tables) -> Figure:
 
 
 def _caption_loss(tables: Tables) -> str:
-    ends = _last(tables).dropna(subset="loss").groupby("policy").loss.median().sort_values()
+    last = _last(_of_valid_accuracy(tables))
+    ends = last.dropna(subset="loss").groupby("policy").loss.median().sort_values()
     by_policy = [f"{loss:.3g} in {policy}" for policy, loss in ends.items()]
     said = f"Loss at the last epoch: {wording.listed(by_policy)} (medians). " * bool(by_policy)
     return f"{said}Faint lines are single runs, strong ones their mean."

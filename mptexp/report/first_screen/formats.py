@@ -41,6 +41,7 @@ CURE = {
     "propagation": "use {} for activations",
     "policy": "use {}",
 }
+ENDED_EARLY = {"killed", "timeout", "failed"}  # what the same command makes again
 FORMATS = {  # what settings do, by how their error lies to that of float32
     "small": "within {} of float32's error",
     "large": "more than {} above float32's error",
@@ -62,7 +63,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     doubtful = bool(caveats.doubts(tables, "accuracy"))
     points = sorted((p for p in tried if p.loss.n), key=lambda p: p.loss.estimate)
     lost = [p for p in tried if p.size == "diverged"]
-    unended = [p for p in tried if "ok" not in p.statuses and p not in lost and not p.base_lost]
+    unended = [p for p in tried if ENDED_EARLY & {*p.statuses} and "ok" not in p.statuses]
+    unended = [p for p in unended if p not in lost and not p.base_lost]
     if not points and not lost:
         if any(p.base_lost for p in tried):
             yield Subject(WITHOUT_BASELINE, [], advice=loss_scales.RETRY)
@@ -223,7 +225,9 @@ def _repeated(settings: Sequence[Setting], among: Sequence[emulated.Point]) -> l
     open_ = [
         point.loss.n
         for point, _, word in settings
-        if word in OPEN and {*point.statuses} <= {*FINAL} and point.network not in bases
+        if (word in OPEN or (word == "incomplete" and point.loss.n < wording.FEWEST))
+        and {*point.statuses} <= {*FINAL}
+        and point.network not in bases
     ]
     more = wording.more_repeats(min(open_)) if open_ else ""
     return [step for step in (AGAIN * bool(again), more) if step]

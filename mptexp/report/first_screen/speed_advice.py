@@ -17,7 +17,8 @@ from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.policies import POLICY_ROWS
 
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
-CHOICES = ("jit", "backend", "input_mode")  # what a reader may use otherwise in the same training
+# What a reader may use otherwise in the same training, which learns as much then.
+CHOICES = ("jit", "input_mode")
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -186,27 +187,29 @@ class _Ahead(NamedTuple):
 
 def _ahead(gains: pd.DataFrame, tables: Tables) -> list[_Ahead]:
     """Of each gain of a policy the fastest baseline ahead of it, with another of CHOICES."""
-    valid = [not validity.invalid(flags, "time") for flags in tables.ok["flags"]]
-    runs = tables.ok[pd.Series(valid, tables.ok.index, dtype=bool)]
+    varied = [name for name in CHOICES if tables.ok[name].nunique() > 1]
+    if not varied:
+        return []
+    runs = validity.sound(tables.ok, "time")
     medians = runs.groupby([*POINT, "policy"]).step_s.median().dropna().reset_index()
-    varied = [name for name in CHOICES if medians[name].nunique() > 1]
     each = [
-        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, medians))]
+        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, medians, runs))]
         for _, row in gains.iterrows()
     ]
     return [min(own, key=lambda ahead: ahead.base_s) for own in each if own]
 
 
 def _ahead_with(
-    name: str, row: pd.Series, gains: pd.DataFrame, medians: pd.DataFrame
+    name: str, row: pd.Series, gains: pd.DataFrame, medians: pd.DataFrame, runs: pd.DataFrame
 ) -> _Ahead | None:
     """The fastest baseline at a point that differs in a parameter, if it is ahead of a policy.
 
-    It is not where the policy has shorter steps with another value with which it gains too.
+    It is not where the policy has shorter steps with another value with which it gains too, nor
+    where the blocks do not show it.
 
     Args:
         row: the comparison of the policy; gains: all of its own.
-        medians: steps of valid runs, of each point and policy.
+        medians: steps of `runs`, those that are valid, of each point and policy.
     """
     same = [other for other in POINT if other != name]
     alike = medians[(medians[same] == row[same]).all(axis=1)]
@@ -218,6 +221,10 @@ def _ahead_with(
     if own.empty or others.empty or others.step_s.min() * SAME >= own.step_s.min():
         return None
     here, fastest = own[own[name] == row[name]], others.loc[[others.step_s.idxmin()]]
+    shortest = own.loc[[own.step_s.idxmin()]]
+    steps = [runs.merge(one[[*POINT, "policy"]]) for one in (shortest, fastest)]
+    if not contrast.paired(*(one.groupby("block").step_s.median() for one in steps)).low > 1:
+        return None
     at, base_at = (wording.at(wording.of_table(t, name).iloc[0]) for t in (here, fastest))
     base = verbatim(wording.default_name(row.baseline))
     return _Ahead(base, base_at, fastest.step_s.iloc[0], at, here.step_s.iloc[0], row.place)

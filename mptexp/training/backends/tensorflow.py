@@ -54,8 +54,8 @@ SEEDS = "int64"
 
 
 def gpu() -> dict[str, Any] | None:
-    """The first physical GPU, with the CUDA and cuDNN that TensorFlow was built for."""
-    gpus = tf.config.list_physical_devices("GPU")
+    """The first GPU that a script has not hidden, with the CUDA and cuDNN of this build."""
+    gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
         return None
     details = tf.config.experimental.get_device_details(gpus[0])

@@ -55,11 +55,12 @@ SEEDS = "int64"
 
 
 def gpu() -> dict[str, Any] | None:
-    """CUDA's current device: the first, unless a script has chosen another.
+    """CUDA's first device.
 
     Raises:
-        Unsupported: where Keras would take a device that is neither a CPU nor an NVIDIA GPU: its
-            launches would be timed.
+        Unsupported: where a script has chosen another one, of which no sensor is read; where Keras
+            would take a device that is neither a CPU nor an NVIDIA GPU: its launches would be
+            timed.
     """
     if not torch.cuda.is_available():
         if other := _other_device():
@@ -68,10 +69,15 @@ def gpu() -> dict[str, Any] | None:
                 "in the environment leaves it out"
             )
         return None
+    if number := torch.cuda.current_device():
+        raise capability.Unsupported(
+            f"PyTorch's current device is cuda:{number}, and sensors are read of the first GPU "
+            f"that is visible; CUDA_VISIBLE_DEVICES={number} makes it that"
+        )
     return {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name(0),
         "kind": "gpu",
-        "capability": list(torch.cuda.get_device_capability()),
+        "capability": list(torch.cuda.get_device_capability(0)),
         "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version()),
     }
@@ -79,7 +85,7 @@ def gpu() -> dict[str, Any] | None:
 
 def _other_device() -> str:
     """The device that Keras takes where there is no CUDA: Apple's, Intel's, or none but the CPU."""
-    if os.environ.get("KERAS_TORCH_DEVICE") == "cpu":
+    if os.environ.get("KERAS_TORCH_DEVICE", "").partition(":")[0] == "cpu":
         return ""
     known = {"mps": torch.backends.mps, "xpu": getattr(torch, "xpu", None)}
     return next((name for name, module in known.items() if module and module.is_available()), "")
