@@ -146,7 +146,7 @@ class RecordedExplanation:
         recordings: one or two.
     """
 
-    trace_report: list[Recording]
+    recordings: list[Recording]
 
     def _repr_markdown_(self) -> str:
         sentences = [trace_answer.verdict(self.recordings)]

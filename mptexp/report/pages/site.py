@@ -72,7 +72,7 @@ class Entry:
     question: str
     answer: Markup
     devices: str
-    inputs: str
+    measured: str
     ended_at: str
     runs: str
     figure: str
