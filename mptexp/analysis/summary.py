@@ -129,6 +129,12 @@ def by_format(tables: Tables) -> pd.DataFrame:
     return runs.assign(setting=list(map(", ".join, others)), **formats)
 
 
+def diverged(results: pd.DataFrame) -> dict[tuple, int]:
+    """How many runs diverged, by POINT and policy."""
+    lost = with_jit(results)
+    return lost[lost.status == "diverged"].groupby([*POINT, "policy"]).run_id.count().to_dict()
+
+
 def left_out(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """How many runs of each policy, and what it emulates, did not end well.
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.lost_time import LEAST_SHARE
+from mptexp.traces import launches
 from mptexp.traces.operations import WAITS, Trace
 from mptexp.traces.steps import WHOLE
 
@@ -52,7 +53,6 @@ SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one typ
 NAMED = 0.9  # of what multiplies: with less, operations of one's own hide products
 SIZE = re.compile("[0-9]{1,12}")  # of an axis of a tensor
 SHAPE_IN = re.compile(r"(\S+) in ([1-9]\d{0,8}/[1-9]\d{0,8})")  # a share of the steps
-MOST_SHAPES = 3  # that are named
 SEVERAL = 1.5  # steps of the optimizer: from here a step is several of the training
 UNMARKED_PRODUCTS = 1.3  # the same where nothing says how many steps a trace holds
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
@@ -280,10 +280,7 @@ def _named(text: str) -> str:
     shapes = _shapes(text)
     if len(shapes) == 1:
         return text
-    parts = [f"{shape} in {share}" for shape, share in shapes.items()]
-    if len(parts) > MOST_SHAPES:
-        parts = [*parts[:MOST_SHAPES], "others in the rest"]
-    return f"{', '.join(parts[:-1])} and {parts[-1]} of the steps"
+    return f"{launches.first_shapes(shapes.items())} of the steps"
 
 
 def _part(table: pd.DataFrame, which: pd.Series) -> float:

@@ -296,13 +296,19 @@ def _unequal(shapes: Sequence[str]) -> Iterator[str]:
     """Says where the batches of the steps are of unequal shape."""
     counts = Counter(shapes).most_common()
     if len(counts) > 1:
-        parts = [f"{shape} in {n}" for shape, n in counts]
-        if len(parts) > MOST_SHAPES:
-            parts = [*parts[:MOST_SHAPES], "others in the rest"]
+        read = first_shapes(counts)
         yield (
             "batches are of unequal shape, and steps so of unequal work: the first product reads "
-            f"{', '.join(parts[:-1])} and {parts[-1]} of {len(shapes)} steps"
+            f"{read} of {len(shapes)} steps"
         )
+
+
+def first_shapes(counts: Iterable[tuple[str, object]]) -> str:
+    """`32x64 in 5 and 32x128 in 3`: shapes with how often each is read; of many the first."""
+    parts = [f"{shape} in {n}" for shape, n in counts]
+    if len(parts) > MOST_SHAPES:
+        parts = [*parts[:MOST_SHAPES], "others in the rest"]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _refuse_merged(events: Iterable[Event]) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, validity
@@ -32,8 +31,7 @@ def gains(tables: Tables) -> pd.DataFrame:
     own = table[table.policy != table.baseline].merge(bases, on=[*KEYS, "baseline"])
     own = own[(own.batch_size >= own.base_too_large) & (own.batch_size > own.base_largest)]
     own = own[(own.low > 1) & (own.speedup.round(2) > 1)]
-    # As an array: of no rows a list would choose no columns.
-    own = own[np.array([not validity.invalid(flags, "time") for flags in own["flags"]], bool)]
+    own = validity.sound(own, "time")
     found = accuracy.differences(tables)
     worse = set(found.candidate[found.verdict.isin(WORSE)])
     own = own[~own.policy.isin(worse) & memory.is_relied_on(tables)]

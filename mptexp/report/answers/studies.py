@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, published, simultaneous, speedups, validity
+from mptexp.analysis import accuracy, contrast, published, simultaneous, summary, validity
 from mptexp.analysis.contrast import FEWEST, Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.published import MIXED
@@ -394,7 +394,7 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
         f"over that in float32 was {share:.2f}×, below 1 is shorter, and the worst validation "
         f"accuracy after 5 epochs {worst[MIXED]:g} %, against {worst['float32']:g} % in float32."
     )
-    lost = _diverged(results)
+    lost = summary.diverged(results)
     mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
     groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
     compared = [
@@ -457,12 +457,6 @@ def _worst(runs: pd.DataFrame, lost: Mapping[tuple, int]) -> str:
     diverged = sum(lost.get(point, 0) for point in points)
     of = f" in {len(runs)} of {len(runs) + diverged} runs ({diverged} diverged)"
     return f"{runs.val_accuracy.min() * 100:.1f} %{of * bool(diverged)}"
-
-
-def _diverged(results: pd.DataFrame) -> dict[tuple, int]:
-    """How many runs diverged, by POINT and policy."""
-    lost = speedups.with_jit(results)
-    return lost[lost.status == "diverged"].groupby([*POINT, "policy"]).run_id.count().to_dict()
 
 
 def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:

@@ -41,7 +41,6 @@ CURE = {
     "propagation": "use {} for activations",
     "policy": "use {}",
 }
-ENDED_EARLY = {"killed", "timeout", "failed"}  # what the same command makes again
 FORMATS = {  # what settings do, by how their error lies to that of float32
     "small": "within {} of float32's error",
     "large": "more than {} above float32's error",
@@ -63,8 +62,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     doubtful = bool(caveats.doubts(tables, "accuracy"))
     points = sorted((p for p in tried if p.loss.n), key=lambda p: p.loss.estimate)
     lost = [p for p in tried if p.size == "diverged"]
-    unended = [p for p in tried if ENDED_EARLY & {*p.statuses} and "ok" not in p.statuses]
-    unended = [p for p in unended if p not in lost and not p.base_lost]
+    unended = [p for p in tried if _is_due(p) and "ok" not in p.statuses and not p.base_lost]
     if not points and not lost:
         if any(p.base_lost for p in tried):
             yield Subject(WITHOUT_BASELINE, [], advice=loss_scales.RETRY)
@@ -220,17 +218,22 @@ def _repeated(settings: Sequence[Setting], among: Sequence[emulated.Point]) -> l
     Args:
         among: all formats, float32 and those without a result too.
     """
-    again = [p.network for p in among if not {*p.statuses} <= {*FINAL}]
-    bases = [p.network for p in among if p.is_float32 and not {*p.statuses} <= {*FINAL}]
+    due = [point for point in among if _is_due(point)]
+    bases = [point.network for point in due if point.is_float32]
     open_ = [
         point.loss.n
         for point, _, word in settings
         if (word in OPEN or (word == "incomplete" and point.loss.n < wording.FEWEST))
-        and {*point.statuses} <= {*FINAL}
+        and not _is_due(point)
         and point.network not in bases
     ]
     more = wording.more_repeats(min(open_)) if open_ else ""
-    return [step for step in (AGAIN * bool(again), more) if step]
+    return [step for step in (AGAIN * bool(due), more) if step]
+
+
+def _is_due(point: emulated.Point) -> bool:
+    """Whether the same command makes some of its runs again: they have no result."""
+    return not {*point.statuses} <= {*FINAL}
 
 
 def _change(point: emulated.Point, other: emulated.Point) -> str:

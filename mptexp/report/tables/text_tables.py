@@ -155,8 +155,7 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
 
 def _diverged(tables: Tables, table: pd.DataFrame) -> list[int]:
     """How many runs diverged, for each row of a headline table."""
-    lost = speedups.with_jit(tables.results)
-    counts = lost[lost.status == "diverged"].groupby(KEYS).run_id.count().to_dict()
+    counts = summary.diverged(tables.results)
     return [counts.get(key, 0) for key in table[KEYS].itertuples(index=False, name=None)]
 
 
