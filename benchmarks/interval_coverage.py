@@ -25,7 +25,8 @@ each; in "trainings differ" a training's accuracy varies by half a point, too.
 
 With --repairs, what sweeps of two policies claim that are measured again with `mptexp run --repair`
 until no repeats are apart, where a share of the runs is slow by half: from the set that counts
-alone, and from what it and all earlier sets claim together (`mptexp.analysis.simultaneous`).
+alone, and from what it and all earlier sets claim together
+(`mptexp.analysis.simultaneous_intervals`).
 
 mptexp uses "t on logs" (`mptexp.analysis.contrast.paired`).
 """
@@ -36,7 +37,7 @@ from random import Random
 import numpy as np
 from scipy import stats
 
-from mptexp.analysis import contrast, image_pairs, simultaneous, steadiness
+from mptexp.analysis import contrast, image_pairs, simultaneous_intervals, steadiness
 from mptexp.spec import order
 
 TRUE = 1.3
@@ -139,7 +140,7 @@ def claimed(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which comparisons with the first policy are claimed: by their own interval, and together."""
     ratios = (logs[:, :1] - logs[:, 1:]).reshape(-1, logs.shape[2])
     own = stats.t.ppf(0.975, logs.shape[2] - 1) * stats.sem(ratios, axis=1)
-    together = np.array(simultaneous.half_widths(list(ratios)))
+    together = np.array(simultaneous_intervals.half_widths(list(ratios)))
     return np.abs(ratios.mean(1)) > own, np.abs(ratios.mean(1)) > together
 
 
@@ -186,8 +187,8 @@ def _signs(uniform: np.ndarray, share: float | np.ndarray, mean: float | np.ndar
 def halves_of(differences: np.ndarray) -> tuple[float, float]:
     """Half widths by blocks alone, and by blocks and images; NaN where none is claimed."""
     blocks, known = differences.mean(1), image_pairs.of_pairs(differences, MARGIN)
-    alone = simultaneous.half_widths([blocks])
-    both = simultaneous.half_widths([blocks], more=[(known.variance, known.freedom)])
+    alone = simultaneous_intervals.half_widths([blocks])
+    both = simultaneous_intervals.half_widths([blocks], more=[(known.variance, known.freedom)])
     few = known.images * MARGIN < image_pairs.NONE_AMONG
     return alone[0], np.inf if few and both[0] < MARGIN else both[0]
 
@@ -247,7 +248,9 @@ def claimed_of(sets: np.ndarray) -> list[int]:
     """1 for faster, -1 for slower, 0 for neither: of the last set alone, and with all others."""
     if np.ptp(sets[-1]) > np.log1p(steadiness.APART):
         return [0, 0]
-    both = [simultaneous.of_ratios([sets[-1]], [what])[0] for what in (sets[-1], sets.ravel())]
+    both = [
+        simultaneous_intervals.of_ratios([sets[-1]], [what])[0] for what in (sets[-1], sets.ravel())
+    ]
     return [int(low > 0) - int(high < 0) for low, high in both]
 
 

@@ -13,7 +13,7 @@ from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
-from mptexp.report import inputs
+from mptexp.report import measured_sweep
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.traces import kineto
@@ -25,7 +25,7 @@ IDENTITY = {"code": "c0de", "model_source": "", "data": "d", "device": "GPU"}
 @cache
 def published(name):
     """A committed sweep as a report reads it; tests change nothing in it."""
-    return inputs.load(SweepDir(PROJECT / "reports/published" / name))
+    return measured_sweep.load(SweepDir(PROJECT / "reports/published" / name))
 
 
 MADE = count()  # no two runs take the same time to the last digit

@@ -244,7 +244,7 @@ settings.load_profile("same")
 LONGEST = (
     "training/frontends/test_loop", "analysis/test_layer_search", "system/test_notebooks",
     "diagnosis/test_verdict", "system/test_survival", "training/test_onednn",
-    "report/pages/test_first_screen", "training/numerics/test_emulation",
+    "report/pages/test_first_screen_html", "training/numerics/test_emulation",
     "system/test_without_tensorflow", "system/test_prepare", "training/test_arithmetic",
     "training/test_identity", "report/pages/test_page", "training/test_user_model",
     "execution/test_remeasuring", "system/test_security", "training/measure/test_profiler",

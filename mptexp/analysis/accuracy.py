@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, image_pairs, points, simultaneous, speedups, validity
+from mptexp.analysis import (
+    contrast,
+    image_pairs,
+    points,
+    simultaneous_intervals,
+    speedups,
+    validity,
+)
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
@@ -42,10 +49,10 @@ def differences(tables: Tables) -> pd.DataFrame:
 
     Differences are formed within a block and image by image. The interval is over blocks and
     images (see `image_pairs`), empty below three blocks, and holds for all differences of the
-    sweep together (see `simultaneous`); of runs that do not say which images they got right it is
-    as wide as if each had images of its own. A policy is `equal` where the whole interval lies
-    within the margin, which is the test of equivalence by two one-sided tests at 2.5 % each
-    (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero out, else
+    sweep together (see `simultaneous_intervals`); of runs that do not say which images they got
+    right it is as wide as if each had images of its own. A policy is `equal` where the whole
+    interval lies within the margin, which is the test of equivalence by two one-sided tests at
+    2.5 % each (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero out, else
     `undecided`. It is never equal where the baseline is at chance level (`not trained`), where so
     few images were validated with that they could not show a difference of the margin, where the
     blocks alone would exclude one (`too few images`: with more of them it may be equal), or it is
@@ -157,9 +164,10 @@ def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any
     asked = [not row.pop("is_base", False) for row in rows]
     overs, spreads, flags = ([row.pop(n) for row in rows] for n in ("over", "spread", "both"))
     more = [(spread.variance, spread.freedom) for spread in spreads]
-    wide = simultaneous.together(overs, more, asked)
+    wide = simultaneous_intervals.together(overs, more, asked)
     by_blocks = [
-        verdict(over.low, over.high, margin) for over in simultaneous.together(overs, among=asked)
+        verdict(over.low, over.high, margin)
+        for over in simultaneous_intervals.together(overs, among=asked)
     ]
     columns = zip(rows, wide, by_blocks, spreads, flags, asked, strict=True)
     return [

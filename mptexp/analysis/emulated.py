@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, image_pairs, simultaneous, validity
+from mptexp.analysis import contrast, image_pairs, simultaneous_intervals, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import number_formats, tasks
@@ -206,7 +206,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
     nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]
     spreads = [_in_points(_spread(made[j], made[k], tables)) for k, j in rounded]
-    wide = simultaneous.together(
+    wide = simultaneous_intervals.together(
         [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
     )
     losses = {k: _possible(over, levels[k]) for k, over in zip(asked, wide, strict=False)}

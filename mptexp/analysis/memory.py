@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, simultaneous, validity
+from mptexp.analysis import contrast, simultaneous_intervals, validity
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
@@ -47,7 +47,7 @@ def ratios(tables: Tables) -> pd.DataFrame:
                 if over.n:
                     rows.append([*point, baseline, candidate])
                     overs.append(over)
-    ends = [over.columns("ratio").values() for over in simultaneous.together(overs)]
+    ends = [over.columns("ratio").values() for over in simultaneous_intervals.together(overs)]
     made = [[*row, *cells] for row, cells in zip(rows, ends, strict=True)]
     return pd.DataFrame(made, columns=[*POINT, *COMPARED])
 

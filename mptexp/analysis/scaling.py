@@ -15,7 +15,7 @@ from mptexp.analysis import (
     contrast,
     image_pairs,
     points,
-    simultaneous,
+    simultaneous_intervals,
     speedups,
     validity,
 )
@@ -263,7 +263,7 @@ def _claimed(rows: Sequence[dict[str, Any]], kinds: Sequence[str] = ("",)) -> li
     valid = [not validity.invalid(row[f"{kind}flags"], "time") for row, kind in places]
     overs, known = ([row.pop(f"{kind}{n}") for row, kind in places] for n in ("over", "ends"))
     own = [ok and ends is None for ok, ends in zip(valid, known, strict=True)]
-    wide = simultaneous.together(overs, among=own)
+    wide = simultaneous_intervals.together(overs, among=own)
     for (row, kind), over, ok, ends in zip(places, wide, valid, known, strict=True):
         figures = over.columns("speedup") if over.n else dict.fromkeys(FIGURES, np.nan)
         figures |= {"claimed": ends is not None}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, points, simultaneous, validity
+from mptexp.analysis import contrast, points, simultaneous_intervals, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.spec.policies import POLICIES
@@ -30,9 +30,9 @@ def at_same_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None)
     Ratios are formed within a block, so that drift of the machine cancels; the run is the unit.
     The estimate is the geometric mean of the blocks' ratios; low and high are Student's t interval
     of their logarithms. Fewer than three blocks claim no interval (low and high are empty). What
-    is claimed must hold for all points of the sweep together: see `simultaneous`. Runs that are
-    not comparable, or were measured apart, form no ratio; what else is not valid of a run takes
-    the claim away. What is claimed holds of the blocks that were measured again, too.
+    is claimed must hold for all points of the sweep together: see `simultaneous_intervals`. Runs
+    that are not comparable, or were measured apart, form no ratio; what else is not valid of a run
+    takes the claim away. What is claimed holds of the blocks that were measured again, too.
 
     Args:
         results: one row per run, the columns of COLUMNS.
@@ -83,7 +83,7 @@ def _ends(
     made = np.full((len(flags), 2), np.nan)
     if any(own):
         wanted = ([v for v, ok in zip(some, own, strict=True) if ok] for some in (logs, measured))
-        made[np.array(own, bool)] = np.exp(simultaneous.of_ratios(*wanted))
+        made[np.array(own, bool)] = np.exp(simultaneous_intervals.of_ratios(*wanted))
     for place, (ok, ends) in enumerate(zip(valid, known, strict=True)):
         if ok and ends is not None:
             made[place] = ends

@@ -200,7 +200,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "they learned nothing, and their validation, at chance level, is not compared",
+            "they learned nothing: their validation is at chance level, which shows no policy equal",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from IPython.display import Markdown
 
     from mptexp.api.results_table import Results
-    from mptexp.report.explanation import Explanation, RecordedExplanation
+    from mptexp.report.notebook_explanation import Explanation, RecordedExplanation
 
 Place = str | os.PathLike[str]
 TABLES = ("results", "history", "speedups")
@@ -259,15 +259,15 @@ def answer(directory: Place) -> "Markdown":
     """
     from IPython.display import Markdown
 
-    from mptexp.report import inputs
+    from mptexp.report import measured_sweep
     from mptexp.report.answers import caveats
-    from mptexp.report.pages import first_screen
+    from mptexp.report.pages import first_screen_html
     from mptexp.report.text import markdown
 
-    sweep = inputs.load(resolved(directory))
-    title = f"**{markdown.safe(first_screen.title(sweep))}**"
+    sweep = measured_sweep.load(resolved(directory))
+    title = f"**{markdown.safe(first_screen_html.title(sweep))}**"
     banner = caveats.banner(sweep.tables, more="The report says more")
-    return Markdown("\n\n".join([title, *banner, *first_screen.sentences(sweep)]))
+    return Markdown("\n\n".join([title, *banner, *first_screen_html.sentences(sweep)]))
 
 
 def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":
@@ -326,14 +326,14 @@ def diagnose(
         ParamsError: if something is wrong with the input; nothing is executed.
         Interrupted: if the cell was interrupted.
     """
-    from mptexp.report import explanation
+    from mptexp.report import notebook_explanation
 
     target = params if isinstance(params, Sweep) else _named(params)
     place = None if out is None else resolved(out)
     job, finished = diagnosing.open_diagnosis(target, place, _overrides(parameters))
     brief = Output(brief=True)
     diagnosing.execute_diagnosis(job, _filters(only), traces_only, finished, output=brief)
-    return explanation.explanation(SweepDir(resolved(job.directory.root)), 0)
+    return notebook_explanation.explanation(SweepDir(resolved(job.directory.root)), 0)
 
 
 def explain(
@@ -355,14 +355,14 @@ def explain(
     Raises:
         ParamsError: if a trace cannot be read.
     """
-    from mptexp.report import explanation
+    from mptexp.report import notebook_explanation
 
     if not isinstance(documents.native(pair), int):
         raise ParamsError(f"pair is {shown(pair)}; allowed: an integer, as the result lists them")
     directory = SweepDir(resolved(place))
     if other is None and not _may_hold_traces(directory):
-        return explanation.explanation(directory, pair)
-    return explanation.RecordedExplanation(
+        return notebook_explanation.explanation(directory, pair)
+    return notebook_explanation.RecordedExplanation(
         commands.recordings([resolved(p) for p in (place, other) if p is not None])
     )
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mptexp.diagnosis.foreign_traces import Recording
     from mptexp.execution.merge import Merged
-    from mptexp.report.inputs import MeasuredSweep
+    from mptexp.report.measured_sweep import MeasuredSweep
     from mptexp.report.trackers import Tracked
 
 
@@ -199,10 +199,10 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
         Stopped: if the disk is full or fails.
     """
     imports.matplotlib_from_elsewhere()
-    from mptexp.report import inputs
+    from mptexp.report import measured_sweep
     from mptexp.report.pages import page
 
-    sweep = inputs.load(directory)
+    sweep = measured_sweep.load(directory)
     with writing(directory, "no report could be written"):
         index = page.build(sweep, report_notebook(notebook))
     return index, _not_valid(sweep)
@@ -229,11 +229,11 @@ def checked(directory: Path) -> Checked:
     Raises:
         ParamsError: if the directory holds no record.
     """
-    from mptexp.report import inputs
+    from mptexp.report import measured_sweep
     from mptexp.report.answers import caveats
     from mptexp.report.pages import data_files, notes, provenance
 
-    sweep = inputs.load(directory)
+    sweep = measured_sweep.load(directory)
     tables = sweep.tables
     besides = [*caveats.missing(tables), *caveats.excluded(tables), *caveats.left_out(tables)]
     besides += provenance.measured_again(sweep.directory)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import contrast, simultaneous, validity
+from mptexp.analysis import contrast, simultaneous_intervals, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.speedups import Ends, Sides, sides_of
 from mptexp.diagnosis.ablations import Ablation
@@ -79,7 +79,7 @@ def together(effects: Sequence[Effect]) -> list[Effect]:
     """
     places = [(e, name, over) for e in effects for name, over in e.contrasts.items()]
     own = [e.is_valid and name not in e.claimed for e, name, _ in places]
-    made = simultaneous.together([over for *_, over in places], among=own)
+    made = simultaneous_intervals.together([over for *_, over in places], among=own)
     wide = iter(
         over if name in e.claimed and e.is_valid else new
         for (e, name, over), new in zip(places, made, strict=True)

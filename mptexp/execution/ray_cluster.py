@@ -35,7 +35,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_
 # And runs on a Ray of our own have the priority that they have without it.
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
 # Each of Ray's processes imports jsonschema, and so what hides here: five of its six seconds.
-HIDING = str(Path(__file__).with_name("unused"))
+HIDING = str(Path(__file__).with_name("hidden_from_ray"))
 # Otherwise Ray tries for a quarter of an hour to reach what listens but is no cluster, and ends
 # this process a minute after a head was lost: it may be rendering its report by then.
 JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "600"}

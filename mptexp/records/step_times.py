@@ -1,4 +1,4 @@
-"""The figures of a run from its windows of steps.
+"""A run's windows of steps: which are warm-up and left out, and the figures of the others.
 
 The step clock makes them, and whoever reads a record makes them again: see `consistency`.
 """

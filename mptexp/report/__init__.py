@@ -10,7 +10,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     if name == "load":
-        return import_module("mptexp.report.inputs").load
+        return import_module("mptexp.report.measured_sweep").load
     if name.startswith("show_"):
         return getattr(import_module("mptexp.report.pages.sections"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,12 +14,12 @@ from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import inputs
+from mptexp.report import measured_sweep
 from mptexp.report.answers import caveats
 from mptexp.report.figures import all_figures, output
 from mptexp.report.figures.all_figures import SweepFigure
-from mptexp.report.inputs import MeasuredSweep
-from mptexp.report.pages import data_files, first_screen
+from mptexp.report.measured_sweep import MeasuredSweep
+from mptexp.report.pages import data_files, first_screen_html
 from mptexp.report.tables import text_tables
 from mptexp.report.text.markdown import bullets, safe
 from mptexp.spec import files
@@ -46,7 +46,7 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
             was edited since, or is another's; nothing is written then.
         OSError: where the folder takes no files.
     """
-    sweep = inputs.load(directory)
+    sweep = measured_sweep.load(directory)
     with tempfile.TemporaryDirectory(prefix="mptexp") as made:
         _write(sweep, Path(made))
         _move(Path(made), folder)
@@ -58,9 +58,9 @@ def _write(sweep: MeasuredSweep, folder: Path) -> None:
     data_files.write_tables(tables, folder)
     shown = "" if tables.ok.empty else _tables(tables, folder)
     drawn = [_figure(figure, folder) for figure in all_figures.figures(sweep)]
-    head = f"# {safe(first_screen.title(sweep))}\n\n*{safe(sweep.question)}*"
+    head = f"# {safe(first_screen_html.title(sweep))}\n\n*{safe(sweep.question)}*"
     warnings = [*caveats.sentences(tables), *caveats.incomplete(tables)]
-    sentences = bullets([*warnings, *first_screen.sentences(sweep)])
+    sentences = bullets([*warnings, *first_screen_html.sentences(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")
 

@@ -16,7 +16,7 @@ from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.report.answers import trace_answer, what_to_try
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
-from mptexp.report.pages import first_screen, rendering
+from mptexp.report.pages import first_screen_html, rendering
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.why_tables import by_cause, percent
 from mptexp.report.text import markdown, wording
@@ -216,7 +216,7 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         said += filter(None, [trace_answer.shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
     timed = [recording for recording in recordings if recording.told]
-    opening = first_screen.screen(
+    opening = first_screen_html.screen(
         title,
         QUESTION,
         _conditions(recordings),

@@ -25,7 +25,7 @@ from mptexp.records import store as records_store
 from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.schema import known_parameters
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import inputs
+from mptexp.report import measured_sweep
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.project import install
 from mptexp.spec.run import Run
@@ -106,7 +106,7 @@ def export(directory: SweepDir, tracker: str, store: str = "") -> Tracked:
     """
     if importlib.util.find_spec(tracker) is None:
         raise ParamsError(f"--to {tracker}: {tracker} is not installed: {install(tracker)}")
-    tables = inputs.load(directory).tables
+    tables = measured_sweep.load(directory).tables
     write = {"mlflow": _to_mlflow, "tensorboard": _to_tensorboard}[tracker]
     runs = exported(directory, tables)
     place, written = write(directory, runs, store)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from builders import classified, record
 
-from mptexp.analysis import accuracy, image_pairs, simultaneous
+from mptexp.analysis import accuracy, image_pairs, simultaneous_intervals
 
 MARGIN = 0.01
 
@@ -69,7 +69,7 @@ def judged(differences, margin=MARGIN):
     spread = image_pairs.of_pairs(differences, margin)
     blocks = differences.mean(1)
     more = [(spread.variance, spread.freedom)]
-    (half,) = simultaneous.half_widths([blocks], more=more)
+    (half,) = simultaneous_intervals.half_widths([blocks], more=more)
     too_few = spread.images * margin < image_pairs.NONE_AMONG
     return "" if too_few else accuracy.verdict(blocks.mean() - half, blocks.mean() + half, margin)
 
@@ -121,6 +121,6 @@ def test_few_sweeps_of_noise_claim_a_difference_of_accuracy():
         spreads = [image_pairs.of_pairs(point, MARGIN) for point in points]
         more = [(s.variance, s.freedom) for s in spreads]
         blocks = [point.mean(1) for point in points]
-        halves = simultaneous.half_widths(blocks, more=more)
+        halves = simultaneous_intervals.half_widths(blocks, more=more)
         lying += any(abs(b.mean()) > half for b, half in zip(blocks, halves, strict=True))
     assert lying <= 15

@@ -16,7 +16,7 @@ MODULES = sorted(TESTS.rglob("test_*.py"))
 # Modules whose tests lie elsewhere: they are tested as commands and cells, in real processes.
 ELSEWHERE = {
     **{f"cli/{n}.py": "system/test_cli.py" for n in ("common", "machine", "results", "sweeps")},
-    "execution/unused/rfc3987_syntax.py": "execution/test_ray_cluster.py",
+    "execution/hidden_from_ray/rfc3987_syntax.py": "execution/test_ray_cluster.py",
     "api/advising.py": "analysis/test_layer_search.py",
     "report/answers/layers_needed.py": "analysis/test_layer_search.py",
     "api/archive.py": "system/test_gpu_hour.py",

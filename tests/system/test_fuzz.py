@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
-from mptexp.report import inputs
+from mptexp.report import measured_sweep
 from mptexp.report.answers import caveats, findings
-from mptexp.report.pages import first_screen
+from mptexp.report.pages import first_screen_html
 from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.traces import trace_files
@@ -70,9 +70,9 @@ def test_any_params_file_is_planned_or_refused(tmp_path, content):
 
 def headline(place):
     """What a report opens with."""
-    sweep = inputs.load(place)
+    sweep = measured_sweep.load(place)
     tables = sweep.tables
-    first_screen.card(sweep)
+    first_screen_html.card(sweep)
     caveats.sentences(tables)
     findings.answer(tables)
     sweep_tables.device_samples(place, tables)

@@ -19,7 +19,7 @@ from mptexp.api import cells
 from mptexp.diagnosis import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.pages import first_screen
+from mptexp.report.pages import first_screen_html
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.training import environment, onednn, step_timer
@@ -661,7 +661,7 @@ def test_a_default_that_nobody_chose_is_neither_shown_nor_compared(tmp_path):
         kept = store.read_record(timer.record(tmp_path / "script"))
     assert {"image_size", "epochs", "seed", "frontend"} <= set(kept["lacks"])
     foreign = sweep_tables.load(SweepDir(tmp_path / "script"))
-    here = " | ".join(first_screen.conditions(foreign))
+    here = " | ".join(first_screen_html.conditions(foreign))
     assert "pixels" not in here
     assert "Keras" not in here
     assert "TensorFlow" in here

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, image_pairs, points, simultaneous, validity
+from mptexp.analysis import (
+    accuracy,
+    contrast,
+    image_pairs,
+    points,
+    simultaneous_intervals,
+    validity,
+)
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.comparisons import Section
@@ -113,7 +120,7 @@ def measured(tables: Tables) -> list[Quantized]:
     ]
     valid = [not validity.invalid(one.flags, "accuracy") for one in made]
     more = [(one.images.variance, one.images.freedom) for one in made]
-    wide = simultaneous.together([one.lost for one in made], more, valid)
+    wide = simultaneous_intervals.together([one.lost for one in made], more, valid)
     return [replace(one, lost=_possible(one, over)) for one, over in zip(made, wide, strict=True)]
 
 

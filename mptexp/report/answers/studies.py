@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, published, simultaneous, summary, validity
+from mptexp.analysis import accuracy, contrast, published, simultaneous_intervals, summary, validity
 from mptexp.analysis.contrast import FEWEST, Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.published import MIXED
@@ -259,7 +259,7 @@ def _ratios(groups: Sequence[pd.DataFrame], tables: Tables) -> list[str]:
             flags = validity.together([*names, apart])
             formed.append((k, over, flags))
     valid = [not validity.invalid(flags, "time") for *_, flags in formed]
-    wide = simultaneous.together([over for _, over, _ in formed], among=valid)
+    wide = simultaneous_intervals.together([over for _, over, _ in formed], among=valid)
     for (k, _, flags), over in zip(formed, wide, strict=True):
         texts[k] = wording.contrast(over, flags)
     return texts
@@ -401,7 +401,7 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
         (point, group, *known) for point, group in groups for known in _training_times(group)
     ]
     valid = [not validity.invalid(flags, "training time") for *_, flags in compared]
-    wide = simultaneous.together([over for *_, over, _ in compared], among=valid)
+    wide = simultaneous_intervals.together([over for *_, over, _ in compared], among=valid)
     return [
         opening,
         *(

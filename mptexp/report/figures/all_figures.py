@@ -20,7 +20,7 @@ from mptexp.report.figures import (
     style,
 )
 from mptexp.report.figures.row import FigureRow, Section
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 
 # In the order in which they are exported.
 FIGURES: tuple[FigureRow, ...] = (

@@ -10,7 +10,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.figures import speed, style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.text import column_formats, wording
 
 MIB = 2**20

@@ -12,7 +12,7 @@ from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow
 from mptexp.report.figures.style import COLOURS, MARKERS
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.tables import why_tables
 from mptexp.report.text import wording
 from mptexp.traces.operations import WAITS

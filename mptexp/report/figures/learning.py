@@ -15,7 +15,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, sns
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 

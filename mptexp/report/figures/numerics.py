@@ -13,7 +13,7 @@ from mptexp.report.answers import loss_scales
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.text import task_words, wording
 from mptexp.spec import tasks
 from mptexp.spec.number_formats import FORMATS

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from matplotlib.figure import Figure
 
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 
 # The section of a report in which a figure stands; a section shows all figures of its name.
 Section = Literal[

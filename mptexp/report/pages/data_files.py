@@ -11,8 +11,8 @@ from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.report.figures import output, style
-from mptexp.report.inputs import MeasuredSweep
-from mptexp.report.pages import first_screen
+from mptexp.report.measured_sweep import MeasuredSweep
+from mptexp.report.pages import first_screen_html
 from mptexp.report.tables import text_tables
 from mptexp.spec import files
 
@@ -73,7 +73,7 @@ def write(sweep: MeasuredSweep) -> None:
     root, tables = sweep.directory.root, sweep.tables
     write_tables(tables, root)
     written = _write_some(tables, root)
-    figure = first_screen.figure(sweep)
+    figure = first_screen_html.figure(sweep)
     if figure:
         with style.width(style.LEAD_WIDTH):
             drawn, _ = figure.draw()

@@ -12,9 +12,9 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import inputs
-from mptexp.report.inputs import MeasuredSweep
-from mptexp.report.pages import data_files, first_screen, rendering
+from mptexp.report import measured_sweep
+from mptexp.report.measured_sweep import MeasuredSweep
+from mptexp.report.pages import data_files, first_screen_html, rendering
 from mptexp.report.tables import text_tables
 from mptexp.spec import files
 from mptexp.spec.errors import Stopped
@@ -35,9 +35,10 @@ def build(
     """Writes the report of a sweep from its records: index.html and the files beside it.
 
     Args:
-        sweep: what `inputs.load` gives of its directory.
+        sweep: what `measured_sweep.load` gives of its directory.
         notebook: the report notebook.
-        shared: Open Graph's properties beside those of `first_screen.card`: addresses on a site.
+        shared: Open Graph's properties beside those of `first_screen_html.card`: addresses on a
+            site.
         up: address and name of the page that lists this report.
         beside: the same of reports on the same network.
     """
@@ -47,8 +48,8 @@ def build(
         _render_runs(place, directory.index)
     jupyter_kernel.spare()
     # Before the fork: what it computes, both have.
-    card = first_screen.card(sweep) | dict(shared or {})
-    with inputs.handed(sweep):
+    card = first_screen_html.card(sweep) | dict(shared or {})
+    with measured_sweep.handed(sweep):
         kernel = jupyter_kernel.forked()
     with scratch_folder() as scratch, kernel or nullcontext():
         executed = scratch / "executed.ipynb"
@@ -63,7 +64,7 @@ def build(
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
             why = outcome(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
-        page = rendering.report_page(executed, first_screen.title(sweep), card, up, beside)
+        page = rendering.report_page(executed, first_screen_html.title(sweep), card, up, beside)
     store.write_text(directory.index, page)
     return directory.index
 

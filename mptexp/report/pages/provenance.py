@@ -10,7 +10,7 @@ from mptexp.analysis import accuracy, points, summary
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report.answers import claims, next_commands
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.tables import summary_tables
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK

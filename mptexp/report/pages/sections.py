@@ -22,8 +22,8 @@ from mptexp.report.answers import (
 )
 from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
-from mptexp.report.inputs import MeasuredSweep
-from mptexp.report.pages import first_screen, notes, provenance, sortable
+from mptexp.report.measured_sweep import MeasuredSweep
+from mptexp.report.pages import first_screen_html, notes, provenance, sortable
 from mptexp.report.tables import summary_tables, text_tables
 from mptexp.report.text import markdown, task_words, wording
 from mptexp.report.text.markdown import bullets, safe
@@ -59,7 +59,7 @@ def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None
 
 def show_answer(sweep: MeasuredSweep) -> None:
     """The first screen: the finding, on what it rests, its chart, what to do."""
-    display.display(display.HTML(first_screen.html(sweep)))
+    display.display(display.HTML(first_screen_html.html(sweep)))
 
 
 def show_headline(sweep: MeasuredSweep) -> None:
@@ -166,7 +166,7 @@ def show_dynamic_range(sweep: MeasuredSweep) -> None:
 
 def show_loss_scales(sweep: MeasuredSweep) -> None:
     """Which loss scales each training bears, and how the dynamic one moved."""
-    first = first_screen.figure(sweep)
+    first = first_screen_html.figure(sweep)
     points = loss_scales.by_point(loss_scale.table(sweep.tables))
     for number, (title, rows) in enumerate(points, 1):
         show_text("## Loss scale" + f": {safe(title)}" * bool(title))

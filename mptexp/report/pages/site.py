@@ -31,11 +31,11 @@ from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
-from mptexp.report import inputs
+from mptexp.report import measured_sweep
 from mptexp.report.answers import caveats, claims, repetitions
 from mptexp.report.figures import output
 from mptexp.report.first_screen.parts import device
-from mptexp.report.pages import first_screen, page, rendering
+from mptexp.report.pages import first_screen_html, page, rendering
 from mptexp.report.text import wording
 from mptexp.spec import files, interrupt
 from mptexp.spec.errors import ParamsError
@@ -425,11 +425,11 @@ def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
 
 def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]) -> Entry:
     """Makes the report and the image of its link; returns what the index says of it."""
-    sweep = inputs.load(place)
+    sweep = measured_sweep.load(place)
     tables = sweep.tables
     link = quote(place.name)
     shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}
-    first = first_screen.figure(sweep)
+    first = first_screen_html.figure(sweep)
     if first:
         _share(first.draw()[0], place.root / "share.png")
         shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
@@ -439,9 +439,9 @@ def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]
     return Entry(
         name=visible(place.name),
         link=link,
-        title=first_screen.title(sweep),
+        title=first_screen_html.title(sweep),
         question=visible(sweep.question),
-        answer=Markup(first_screen.first_html(sweep)),
+        answer=Markup(first_screen_html.first_html(sweep)),
         devices=visible(device(tables)),
         measured=_span(moments),
         ended_at=max(moments, default=""),

@@ -10,7 +10,7 @@ from mptexp import api
 from mptexp.analysis import validity
 from mptexp.records import instruments, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import export, inputs
+from mptexp.report import export, measured_sweep
 from mptexp.report.answers import caveats, next_commands
 from mptexp.report.figures import all_figures
 from mptexp.report.pages import data_files
@@ -155,7 +155,7 @@ def planted(root):
 def everything(tmp_path_factory):
     """The sweep, its tables, and the folders of its report's files and of its export."""
     root, folder = planted(tmp_path_factory.mktemp("planted")), tmp_path_factory.mktemp("export")
-    sweep = inputs.load(SweepDir(root))
+    sweep = measured_sweep.load(SweepDir(root))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(all_figures, "FIGURES", ())  # only files of text are looked at
         data_files.write(sweep)

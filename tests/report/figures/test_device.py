@@ -6,7 +6,7 @@ from builders import record, tables, three
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import device
 from mptexp.report.figures.all_figures import FIGURES
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 
 CAPTIONS = {row.name: row.caption for row in device.FIGURES}
 VALUES = {row.name: row.values for row in device.FIGURES}

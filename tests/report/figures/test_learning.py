@@ -6,7 +6,7 @@ from mptexp.analysis import published
 from mptexp.records.schema import SEEN
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import learning
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.spec import tasks
 
 

@@ -3,7 +3,7 @@ import pytest
 from builders import record, tables, three
 
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import data_files
 from mptexp.report.tables import text_tables
 

@@ -19,7 +19,7 @@ from mptexp.analysis import points, sweep_tables
 from mptexp.records import schema, store
 from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import inputs
+from mptexp.report import measured_sweep
 from mptexp.report.pages import page as report
 from mptexp.report.pages import sortable
 from mptexp.spec.errors import Stopped
@@ -27,7 +27,7 @@ from mptexp.spec.run import Run
 
 
 def build(directory):
-    report.build(inputs.load(directory), PROJECT / "notebooks/report.py")
+    report.build(measured_sweep.load(directory), PROJECT / "notebooks/report.py")
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +288,7 @@ def test_a_report_whose_kernel_does_not_end_well_is_none(tmp_path, code, why):
     place.index.write_text("an earlier report")
     (tmp_path / "mine.py").write_text(SCRIPT.format(code=code))
     with pytest.raises(Stopped, match=f"sweep: no report was made: {why}; try again"):
-        report.build(inputs.load(place), tmp_path / "mine.py")
+        report.build(measured_sweep.load(place), tmp_path / "mine.py")
     assert place.index.read_text() == "an earlier report"
 
 

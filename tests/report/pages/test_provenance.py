@@ -3,8 +3,8 @@ from builders import record, tables, three
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import inputs
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report import measured_sweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import provenance
 from mptexp.report.tables import summary_tables
 
@@ -32,7 +32,7 @@ def sweep(tmp_path):
     place.record(record()["run_id"]).with_name("notebook.ipynb").write_text("{}")
     place.params.write_text("# Question: Is it?\n# Expected: no\nmatrix: {}\n")
     (place.root / "results.csv").write_text("")
-    return inputs.load(place)
+    return measured_sweep.load(place)
 
 
 def test_every_run_is_listed_and_linked_to_what_exists(sweep):

@@ -18,7 +18,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
 from mptexp.report.figures import all_figures, speed
 from mptexp.report.figures.row import Section
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import sections
 
 NOTEBOOK = (PROJECT / "notebooks/report.py").read_text()

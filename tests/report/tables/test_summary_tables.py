@@ -12,7 +12,7 @@ from support import PROJECT
 from mptexp.analysis import accuracy, summary
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import inputs
+from mptexp.report import measured_sweep
 from mptexp.report.answers import findings
 from mptexp.report.figures import learning, output, speed, style
 from mptexp.report.pages import page as report
@@ -185,7 +185,7 @@ def place(tmp_path_factory):
         made |= {"marks": ["measured while throttled"]} if index == 7 else {}
         store.write_record(place.record(made["run_id"]), made)
         place.record(made["run_id"]).with_name("notebook.ipynb").write_text(json.dumps(empty))
-    report.build(inputs.load(place), PROJECT / "notebooks/report.py")
+    report.build(measured_sweep.load(place), PROJECT / "notebooks/report.py")
     return place
 
 

@@ -9,7 +9,7 @@ from support import PROJECT
 
 from mptexp.execution import jupyter_kernel
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import explanation, inputs
+from mptexp.report import measured_sweep, notebook_explanation
 
 WHY = PROJECT / "reports/published/why-cpu"
 PARTS = ("causes", "ablations", "time_by_cause", "time_by_layer", "operations", "roofline",
@@ -41,7 +41,7 @@ def test_a_directory_that_does_not_exist_is_a_sentence(tmp_path):
 def test_a_sweep_that_was_not_diagnosed_is_a_sentence(tmp_path):
     place = tmp_path / "plain"
     shutil.copytree(PROJECT / "reports/published/sign-digits-cpu", place)
-    explained = explanation.explanation(SweepDir(place), 0)
+    explained = notebook_explanation.explanation(SweepDir(place), 0)
     assert "is not diagnosed: run `mptexp diagnose`" in explained._repr_markdown_()
     assert [getattr(explained, part)() for part in PARTS] == [None] * len(PARTS)
 
@@ -49,12 +49,12 @@ def test_a_sweep_that_was_not_diagnosed_is_a_sentence(tmp_path):
 @pytest.fixture(scope="module")
 def why():
     """The sweep of WHY, read once."""
-    with inputs.handed(published(WHY.name)):
+    with measured_sweep.handed(published(WHY.name)):
         yield SweepDir(WHY)
 
 
 @pytest.mark.parametrize("pair", [-1, 4])
 def test_a_pair_that_the_sweep_has_not_is_a_sentence(why, pair):
-    explained = explanation.explanation(why, pair)
+    explained = notebook_explanation.explanation(why, pair)
     assert f"pair is {pair}; allowed: 0 to 3" in explained._repr_markdown_()
     assert explained.causes() is None

@@ -15,8 +15,8 @@ from verdicts import verdict as made
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import all_figures
 from mptexp.report.first_screen import question
-from mptexp.report.inputs import MeasuredSweep
-from mptexp.report.pages import first_screen
+from mptexp.report.measured_sweep import MeasuredSweep
+from mptexp.report.pages import first_screen_html
 from mptexp.report.tables import text_tables
 
 PUBLISHED = sorted(path.parent for path in (PROJECT / "reports/published").glob("*/runs"))
@@ -30,14 +30,17 @@ def sweep(tmp_path):
 
 def test_the_title_is_the_finding(sweep):
     assert (
-        first_screen.title(sweep)
+        first_screen_html.title(sweep)
         == "mixed_float16 trains 2.00× faster than float32 on GPU, at equal accuracy"
     )
-    assert "**mixed_float16** trains 2.00× faster than float32" in first_screen.sentences(sweep)[0]
+    assert (
+        "**mixed_float16** trains 2.00× faster than float32"
+        in first_screen_html.sentences(sweep)[0]
+    )
 
 
 def test_the_first_screen_has_all_its_parts_in_order(sweep):
-    page = first_screen.html(sweep)
+    page = first_screen_html.html(sweep)
     parts = ("<h1>", 'class="question"', 'class="conditions"', "<figure>", "<ul><li>", "What to do")
     places = [page.index(part) for part in parts]
     assert places == sorted(places)
@@ -57,29 +60,32 @@ def test_the_first_screen_has_all_its_parts_in_order(sweep):
 )
 def test_of_a_long_question_the_first_clauses_are_shown(sweep, asked, shown, monkeypatch):
     monkeypatch.setattr(MeasuredSweep, "question", asked)
-    assert first_screen._asked(sweep) == shown
+    assert first_screen_html._asked(sweep) == shown
 
 
 def test_a_phone_has_in_a_line_what_is_not_valid():
     busy = "**Not valid: times** of all runs: others were at work (interference). End them."
-    assert first_screen._brief(busy) == "**Not valid: times** of all runs."
+    assert first_screen_html._brief(busy) == "**Not valid: times** of all runs."
     unlike = "**Not comparable**: 2 runs differ in more than the policy: the code. They form none."
     assert (
-        first_screen._brief(unlike) == "**Not comparable**: 2 runs differ in more than the policy."
+        first_screen_html._brief(unlike)
+        == "**Not comparable**: 2 runs differ in more than the policy."
     )
     short = "**Without a result**: 1 of 2 runs of float16 (diverged)."
-    assert first_screen._brief(short) == short
+    assert first_screen_html._brief(short) == short
 
 
 def test_the_sentence_that_says_why_is_known_to_a_phone():
-    page = first_screen.screen("t", "q", [], [], "", ["one", f"{first_screen.LIMITS}: waits."], "")
+    page = first_screen_html.screen(
+        "t", "q", [], [], "", ["one", f"{first_screen_html.LIMITS}: waits."], ""
+    )
     assert '<li>one</li><li class="why">What limits it: waits.</li>' in page
     assert "brief" not in page
 
 
 def test_what_is_shared_is_plain_text(sweep):
-    card = first_screen.card(sweep)
-    assert card["og:title"] == first_screen.title(sweep)
+    card = first_screen_html.card(sweep)
+    assert card["og:title"] == first_screen_html.title(sweep)
     assert "mixed_float16" in card["og:description"]
     assert not set("<>*") & set(card["og:description"])
 
@@ -108,7 +114,10 @@ def random_sweep(seed):
 
 def claims_of(sweep):
     """Every ratio with an interval that the lead, its title and its chart hold."""
-    texts = [*first_screen.sentences(sweep), *(bar.text for bar in question.of(sweep.tables).bars)]
+    texts = [
+        *first_screen_html.sentences(sweep),
+        *(bar.text for bar in question.of(sweep.tables).bars),
+    ]
     return [claim for text in texts for claim in RATIO.findall(text)]
 
 
@@ -122,9 +131,9 @@ def test_every_claim_of_the_lead_is_in_the_table(seed):
     table = table_of(sweep)
     for ratio, interval in claims:
         assert f"{ratio} {interval}" in table
-    title = re.search(r"([\d.]+× (?:faster|slower))", first_screen.title(sweep))
+    title = re.search(r"([\d.]+× (?:faster|slower))", first_screen_html.title(sweep))
     assert title is None or title[1] in table
-    assert len(first_screen.sentences(sweep)) <= first_screen.SHOWN
+    assert len(first_screen_html.sentences(sweep)) <= first_screen_html.SHOWN
 
 
 def test_random_sweeps_make_claims():
@@ -135,7 +144,7 @@ def test_random_sweeps_make_claims():
 def test_published_leads_agree_with_their_tables(place):
     sweep = published(place.name)
     page = (place / "index.html").read_text().replace("\xa0", " ")  # before a unit
-    assert f"<h1>{escape(first_screen.title(sweep), quote=False)}</h1>" in page
+    assert f"<h1>{escape(first_screen_html.title(sweep), quote=False)}</h1>" in page
     table = (place / "table.md").read_text()
     answer = question.of(sweep.tables)
     if answer.scale == "speed" and answer.baseline in ("float32", "the default"):
@@ -152,14 +161,14 @@ def test_published_leads_agree_with_their_tables(place):
 @pytest.mark.parametrize("place", PUBLISHED, ids=lambda path: path.name)
 def test_the_lead_of_every_published_report_is_short(place):
     sweep = published(place.name)
-    said = first_screen.sentences(sweep)
-    assert 1 <= len(said) <= first_screen.SHOWN
+    said = first_screen_html.sentences(sweep)
+    assert 1 <= len(said) <= first_screen_html.SHOWN
     assert sum(map(len, said)) < 900
-    assert first_screen.figure(sweep) is not None
+    assert first_screen_html.figure(sweep) is not None
 
 
 def test_the_one_pair_that_loses_to_a_cause_is_named():
-    said = first_screen.sentences(published("why-imagenette-64px-cpu"))[-1]
+    said = first_screen_html.sentences(published("why-imagenette-64px-cpu"))[-1]
     step = "of **mixed_bfloat16**'s step"
     assert said == (
         f"What limits it: with XLA, one batch kept on the device, 93 % {step} is lost "
@@ -172,9 +181,9 @@ def test_of_the_one_pair_that_was_diagnosed_what_takes_nearly_as_much_is_said_to
     # The lie: of a step on an H200 18 % alone, beside 17 and 14 %; and nothing to do about it, as
     # its input was one batch, though nothing else had been traced.
     sweep = published("tf32-h200")
-    shares = re.findall(r"(\d+) %", first_screen.causes(sweep.verdicts, sweep.tables.ok))
+    shares = re.findall(r"(\d+) %", first_screen_html.causes(sweep.verdicts, sweep.tables.ok))
     assert shares == ["18", "17", "14"]
-    assert first_screen.advice(sweep).endswith(
+    assert first_screen_html.advice(sweep).endswith(
         "To go faster: compile the step (jit on), not tried yet."
     )
 
@@ -192,7 +201,7 @@ def test_only_a_compiler_that_nothing_tried_is_said_not_to_be():
 
 def test_pairs_that_lose_to_one_cause_are_named_by_what_they_alone_share():
     # "in 2 of 4 diagnosed comparisons": of which?
-    said = first_screen.sentences(published("why-cpu"))[-1]
+    said = first_screen_html.sentences(published("why-cpu"))[-1]
     # Of the batch on the device the runs without XLA lie apart, and prove nothing: "82 to 84".
     assert said.startswith(
         "What limits it: without XLA, input as in Keydana 2020, 84 % of **mixed_float16**'s step"
@@ -204,7 +213,7 @@ def test_pairs_that_lose_to_one_cause_are_named_by_what_they_alone_share():
 def test_of_several_policies_each_cause_is_of_the_step_of_its_own():
     # "in 1 of 2 diagnosed comparisons": of which?
     sweep = published("float8-gpt-cpu")
-    said = first_screen.causes(sweep.verdicts, sweep.tables.ok)
+    said = first_screen_html.causes(sweep.verdicts, sweep.tables.ok)
     assert re.fullmatch(
         r"What limits it: \d+ % of \*\*float8\*\*'s step is the extra cost of [^;]+; "
         r"\d+ % of \*\*mixed_bfloat16\*\*'s step is memory-bound work that 16 bits did not halve\.",
@@ -215,30 +224,30 @@ def test_of_several_policies_each_cause_is_of_the_step_of_its_own():
 def test_a_cause_is_of_the_settings_that_were_diagnosed_alone():
     # "92 % of mixed_bfloat16's step is lost to compiled code" of eight settings, one with XLA.
     sweep = published("imagenette-64px-cpu")
-    said = first_screen.causes(sweep.verdicts, sweep.tables.ok)
+    said = first_screen_html.causes(sweep.verdicts, sweep.tables.ok)
     assert said.startswith(
         "What limits it: at batch size 32 with XLA, 90 % of **mixed_bfloat16**'s step is lost "
     )
     # A single diagnosed pair with nothing to its name, of several settings that were measured.
     one, runs = made(loss("host", 0.3)), sweep.tables.ok.assign(policy="mixed_float16")
     of_one = runs.assign(batch_size=128)
-    assert first_screen.causes([one], of_one).startswith(
+    assert first_screen_html.causes([one], of_one).startswith(
         "What limits it: in 1 of 1 diagnosed comparison"
     )
-    assert first_screen.causes([one], of_one[:1]).startswith(
+    assert first_screen_html.causes([one], of_one[:1]).startswith(
         "What limits it: 30 % of **mixed_float16**"
     )
 
 
 def test_a_title_of_no_gain_says_why_where_one_cause_is_proven():
     # The puzzle: pages that ask why, titled by how much.
-    assert first_screen.title(published("why-cpu")) == (
+    assert first_screen_html.title(published("why-cpu")) == (
         "mixed_float16 trains 6.64× slower than float32 without XLA, because "
         "84 % of its step is emulation"
     )
     # Of three causes that take nearly as much none is the reason; nor of a gain.
     for name in ("tf32-h200", "why-imagenette-64px-cpu", "sign-language-100px-cpu"):
-        assert "because" not in first_screen.title(published(name))
+        assert "because" not in first_screen_html.title(published(name))
     cause = made(loss("host", 0.3)).blamed[0].cause
     assert cause.brief == "host and launch overhead"
 
@@ -247,15 +256,15 @@ def test_a_trace_of_other_steps_blames_nothing():
     # "37 % of mixed_float16's step", by a float32 whose steps took a third longer when traced.
     sweep = published("gpt-cpu")
     assert all(verdict.blamed and not verdict.is_valid for verdict in sweep.verdicts)
-    assert first_screen.causes(sweep.verdicts, sweep.tables.ok) == ""
-    assert "To go faster" not in first_screen.advice(sweep)
+    assert first_screen_html.causes(sweep.verdicts, sweep.tables.ok) == ""
+    assert "To go faster" not in first_screen_html.advice(sweep)
 
 
 def test_what_an_ablation_proves_needs_no_trace():
     # Of the steps of another day a trace proves nothing; runs with and without the change do.
     sweep = published("sign-language-100px-cpu")
     assert not any(verdict.blamed and verdict.is_valid for verdict in sweep.verdicts)
-    assert first_screen.sentences(sweep)[-1] == (
+    assert first_screen_html.sentences(sweep)[-1] == (
         r"Of the changes tried, no normalization helps most: with model banerjee\_resnet50, "
         "**float32** is 1.30× faster [1.21, 1.41] and **mixed_bfloat16** is 1.63× faster "
         "[1.54, 1.72]."
@@ -263,12 +272,12 @@ def test_what_an_ablation_proves_needs_no_trace():
 
 
 def test_what_to_do_names_what_helps_against_the_largest_cause():
-    said = first_screen.advice(published("why-imagenette-64px-cpu"))
+    said = first_screen_html.advice(published("why-imagenette-64px-cpu"))
     assert said.startswith("use **mixed_bfloat16**")
     # Nobody trains on one batch again and again: against what limits that alone nothing is advised.
     assert "To go faster" not in said
     # Of emulation the answer itself says that another policy helps.
-    emulated = first_screen.advice(published("why-cpu"))
+    emulated = first_screen_html.advice(published("why-cpu"))
     assert emulated.startswith(
         "keep float32; **mixed_bfloat16**, whose arithmetic this CPU has, was"
     )
@@ -281,14 +290,14 @@ def test_what_to_do_names_what_helps_against_the_largest_cause():
 
 def test_advice_names_where_a_gain_is_not_shown_if_that_is_rarer():
     # The puzzle: one setting of the five that gain was advised, of eight.
-    said = first_screen.advice(published("imagenette-64px-cpu"))
+    said = first_screen_html.advice(published("imagenette-64px-cpu"))
     assert said.startswith("on this CPU, use **mixed_bfloat16**")
     assert said.count("batch size 32") == 2
     assert "Not shown to be faster at batch size 32 (without XLA, prefetched input) or" in said
 
 
 def test_a_loss_scale_that_diverges_is_to_avoid_where_none_is_shown_to_train():
-    said = first_screen.advice(published("loss-scale-gpt-cpu"))
+    said = first_screen_html.advice(published("loss-scale-gpt-cpu"))
     assert said.startswith(
         "avoid **mixed_float16** with a loss scale of 2¹⁵; keep its dynamic scale, Keras's "
         "default, with which no run diverged; it takes at least 17 repeats, not 6, to"
@@ -303,8 +312,10 @@ def test_together_the_published_sweeps_have_almost_every_figure():
 
 def test_a_diagnosis_is_advised_only_where_there_is_something_to_diagnose():
     # The lie: "Where the time goes: mptexp diagnose", which refuses inference.
-    assert "mptexp diagnose" not in first_screen.advice(published("quantized-inference-gpt-cpu"))
-    assert "mptexp diagnose" in first_screen.advice(published("throughput-cpu"))
+    assert "mptexp diagnose" not in first_screen_html.advice(
+        published("quantized-inference-gpt-cpu")
+    )
+    assert "mptexp diagnose" in first_screen_html.advice(published("throughput-cpu"))
 
 
 def test_the_head_says_of_how_many_repeats_the_ratios_are():
@@ -313,7 +324,7 @@ def test_the_head_says_of_how_many_repeats_the_ratios_are():
     lost = {"status": "oom", "error": "out of memory", "timing": {}, "history": []}
     rows += [record("mixed_float16", b) | lost for b in (3, 4)]
     # The lie: "n = 5 repeats", above a ratio of three.
-    assert first_screen.conditions(tables(rows))[-1] == "n = 3 of 5 repeats, 10 runs"
+    assert first_screen_html.conditions(tables(rows))[-1] == "n = 3 of 5 repeats, 10 runs"
 
 
 def test_the_conditions_name_the_versions_of_all_runs():
@@ -323,9 +334,9 @@ def test_the_conditions_name_the_versions_of_all_runs():
         packages = {"tensorflow": version, "keras": "3.15.1"}
         one["environment"] = {"device": "GPU", "packages": packages, "commit": ""}
     two = "TensorFlow 2.9.0 and 2.21.0, Keras 3.15.1"
-    assert two in first_screen.conditions(tables(rows[:3]))
+    assert two in first_screen_html.conditions(tables(rows[:3]))
     rows[2]["environment"]["packages"] = {"tensorflow": "2.10.0", "keras": "3.15.1"}
-    assert "TensorFlow in 4 versions, Keras 3.15.1" in first_screen.conditions(tables(rows))
+    assert "TensorFlow in 4 versions, Keras 3.15.1" in first_screen_html.conditions(tables(rows))
 
 
 @pytest.mark.parametrize(("how", "warned"), [("target_ci", False), ("epochs", True)])
@@ -339,6 +350,6 @@ def test_that_nothing_was_learned_is_no_fault_of_runs_that_time_steps(how, warne
     for one in rows:
         one["timing"] = one["timing"] | {"ended_by": how}
         one["history"][-1]["val_accuracy"] = 0.1
-    page = first_screen.html(MeasuredSweep(SweepDir(tmp_path / "short"), tables(rows)))
+    page = first_screen_html.html(MeasuredSweep(SweepDir(tmp_path / "short"), tables(rows)))
     assert ("learned nothing" in page) == warned
     assert ("runs ended once their times were known" in page) != warned

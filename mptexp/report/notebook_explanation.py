@@ -13,11 +13,11 @@ from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import inputs, trace_report
+from mptexp.report import measured_sweep, trace_report
 from mptexp.report.answers import trace_answer, why
 from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
-from mptexp.report.inputs import MeasuredSweep
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.tables import text_tables, why_tables
 from mptexp.report.text import markdown, wording
 from mptexp.spec.errors import ParamsError
@@ -118,7 +118,7 @@ def explanation(directory: SweepDir, pair: int) -> Explanation:
     if not directory.root.is_dir():
         return Explanation(None, pair, f"{name}: there is no such directory.")
     try:
-        sweep = inputs.load(directory)
+        sweep = measured_sweep.load(directory)
     except ParamsError as error:
         return Explanation(None, pair, f"{wording.verbatim(str(error))}.")
     if not sweep.verdicts:
