@@ -296,13 +296,14 @@ def seconds_to(tables: Tables, wanted: float) -> pd.Series:
     """Seconds from the first step to the end of the first epoch that reaches an accuracy.
 
     Compilation and validation included. One value per run that trained, by run_id; infinite where
-    the accuracy was not reached.
+    the accuracy was not reached, empty where the record does not say when that epoch ended.
     """
     classified = tables.results.dropna(subset="val_accuracy").run_id
     learned = tables.history[tables.history.run_id.isin(classified)].dropna(subset="val_accuracy")
-    enough = learned.val_accuracy + SINGLE >= wanted
-    reached = learned.assign(elapsed_s=learned.elapsed_s.where(enough))
-    return reached.groupby("run_id").elapsed_s.min().fillna(np.inf)
+    enough = learned[learned.val_accuracy + SINGLE >= wanted]
+    first = enough.sort_values("epoch").drop_duplicates("run_id").set_index("run_id")
+    seconds = pd.to_numeric(first.elapsed_s)
+    return seconds.reindex(learned.run_id.unique(), fill_value=np.inf)
 
 
 def training_s(tables: Tables) -> pd.Series:

@@ -34,6 +34,8 @@ class Advice:
         fixed_scales: the smallest and the largest fixed loss scale that flush at most
             exponent_range.TOLERATED and leave the largest gradient finite by MARGIN; None where no
             scale does both. Whether a training with them succeeds, this does not say.
+        scalable: whether a fixed scale flushes at most exponent_range.TOLERATED and leaves the
+            largest gradient that was sampled finite, with no room for a larger one.
         any_gradient: whether any gradient that was sampled was finite and not zero.
         cpu_isa: the limit on the CPU's instructions under which all this holds.
     """
@@ -45,6 +47,7 @@ class Advice:
     lost: float
     not_finite: Sequence[str]
     fixed_scales: tuple[float, float] | None
+    scalable: bool
     any_gradient: bool = True
     cpu_isa: str = "default"
 
@@ -113,13 +116,16 @@ def short(
 def advise(measured: DynamicRange) -> Advice:
     """Advice from a dynamic range and from what the device computes in natively."""
     native, too_large = _native(measured), _too_large(measured)
+    kinds = {k: h for k, h in measured.kinds.items() if k != "update_ratios"}
+    not_finite = [kind for kind, histogram in kinds.items() if histogram.not_finite]
+    # Infinite activations may be those of a mask; weights are infinite for no good reason.
+    fits = not too_large and "weights" not in not_finite and _scalable(measured)
     if native and "bfloat16" in native:
         policy, scale = "mixed_bfloat16", "none"  # its range is float32's
-    elif native and "float16" in native and not (too_large or _overflows(measured)):
+    elif native and "float16" in native and fits:
         policy, scale = "mixed_float16", "dynamic"
     else:
         policy, scale = "float32", "none"
-    kinds = {k: h for k, h in measured.kinds.items() if k != "update_ratios"}
     wide = FORMATS["bfloat16"]
     return Advice(
         policy,
@@ -127,16 +133,21 @@ def advise(measured: DynamicRange) -> Advice:
         native,
         too_large,
         max((exponent_range.lost_at_most(h, wide) for h in kinds.values()), default=0.0),
-        [kind for kind, histogram in kinds.items() if histogram.not_finite],
+        not_finite,
         _fixed_scales(measured),
+        _scalable(measured),
         exponent_range.any_gradient(measured),
         str(measured.parameters.get("cpu_isa", "default")),
     )
 
 
-def _overflows(measured: DynamicRange) -> bool:
-    """Whether gradients overflow without a loss scale, in float32 itself: no scale cures that."""
-    return measured.policy == "float32" and exponent_range.overflowed(measured)
+def _scalable(measured: DynamicRange) -> bool:
+    """Whether a fixed scale is known that brings the gradients into float16's range.
+
+    None is where they are all zero, or were not finite when they were sampled.
+    """
+    least, most = exponent_range.scales(measured)
+    return least is not None and most is not None and least <= most
 
 
 def _native(measured: DynamicRange) -> Sequence[str] | None:

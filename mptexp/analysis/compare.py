@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ def load(a: Sequence[SweepDir], b: Sequence[SweepDir]) -> tuple[Tables, Tables]:
         b: those of the other.
 
     Returns:
-        Tables whose runs have a column `session`; what cannot be read, or is another than was
+        Tables whose runs have columns `session` and `price_per_hour`, their session's; the side has
+        a price where its sessions give the same. What cannot be read, or is another than was
         written, is in `damaged` and `changed`.
 
     Raises:
@@ -102,14 +103,19 @@ def _tables(
 ) -> Tables:
     """One side: the sessions' runs below one another, flagged within their session."""
     own = [record for records, *_ in read for record in records]
+    options = [sweep_tables.options(place) for place in places]
     frames = [
-        sweep_tables.flagged(records, place.name, beside=[*own, *other]).assign(session=session)
+        sweep_tables.flagged(records, place.name, beside=[*own, *other]).assign(
+            session=session, price_per_hour=float(options[session].price_per_hour or math.nan)
+        )
         for session, (place, (records, *_)) in enumerate(zip(places, read, strict=True))
     ]
     results = pd.concat(frames, ignore_index=True)
     ratios, history = speedups.at_same_batch(frames[0]), history_table(own)
     damaged, changed = ([text for part in read for text in part[k]] for k in (1, 2))
-    settings = sweep_tables.options(places[0])
+    prices = {each.price_per_hour for each in options}
+    price = prices.pop() if len(prices) == 1 else None
+    settings = replace(options[0], price_per_hour=price)
     return Tables(results, history, ratios, own, damaged, settings, changed=changed)
 
 
@@ -161,11 +167,15 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
         faster), low, high, sessions_a, sessions_b, runs_a, runs_b (that ended well), flags (what is
         not valid of the runs' times: then low and high are empty), val_accuracy_a, val_accuracy_b
         (means, or of a text val_perplexity), peak_memory_bytes_a, peak_memory_bytes_b (medians),
-        and cost_per_million_images_a and _b (or tokens) where both have a price_per_hour.
+        memory_of_a, memory_of_b (whose memory that is: the process's, or that which the GPU's
+        allocator gave out), cost_per_million_images_a and _b (or tokens) where both have a
+        price_per_hour, and unpriced (the sides whose sessions differ in it, `A`, `B` or `A and B`,
+        which have no cost then).
     """
     pairs = [(left, right) for left, right in _pairs(a, b) if len(left.ok) and len(right.ok)]
     level = 0.95 ** (1 / max(len(pairs), 1))
-    rows = [_named(*pair) | _compared(*pair, a, b, level) for pair in pairs]
+    unpriced = {"unpriced": _unpriced(a, b)}
+    rows = [_named(*pair) | _compared(*pair, a, b, level) | unpriced for pair in pairs]
     return pd.DataFrame(sorted(rows, key=_place))
 
 
@@ -275,6 +285,7 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
                 if task.column in side
             },
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
+            f"memory_of_{name}": "process" if _on_cpu(side) else "allocator",
         }
         if a.price_per_hour and b.price_per_hour:
             hours = 1e6 / throughput(side).median() / 3600 * devices(side).iloc[0]
@@ -282,6 +293,21 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
                 hours * tables.price_per_hour
             )
     return row | {"flags": flags}
+
+
+def _on_cpu(runs: pd.DataFrame) -> bool:
+    """Whether the memory of runs of one device is that of their processes."""
+    return bool(runs.device.fillna("").astype(str).str.endswith("(CPU)").any())
+
+
+def _unpriced(a: Tables, b: Tables) -> str:
+    """The sides whose sessions differ in their price; empty where a side has none at all."""
+    none = pd.Series(dtype=float)
+    prices = [side.results.get("price_per_hour", none) for side in (a, b)]
+    if not all(own.notna().any() for own in prices):
+        return ""
+    pairs = zip("AB", prices, strict=True)
+    return " and ".join(name for name, own in pairs if own.nunique(dropna=False) > 1)
 
 
 def _session_means(runs: pd.DataFrame) -> pd.Series:

@@ -15,8 +15,8 @@ from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 
 BLOCKS = 2  # trainings of every choice of layers, each with a seed of its own
-# A training keeps up with float32's where its loss lies at most so far above, as a share of it or
-# in nats: two trainings that differ in rounding alone differ by a few percent.
+# A training keeps up with float32's of the same seed where its loss lies at most so far above, as a
+# share of it or in nats: two trainings that differ in rounding alone differ by a few percent.
 SHARE, NATS = 0.05, 0.02
 # Policies that compute in fewer bits: in the others no layer can stay in float32.
 NARROW = tuple(name for name, row in POLICY_ROWS.items() if row.compute_dtype != "float32")
@@ -29,7 +29,7 @@ class Trial:
     Attributes:
         layers: their names.
         loss: the last epoch's training loss, the mean over blocks; None where a training diverged.
-        keeps_up: whether that is as good as float32's.
+        keeps_up: whether each of them was as good as float32's of its seed.
     """
 
     layers: tuple[str, ...]
@@ -151,11 +151,16 @@ def question(policy: str) -> str:
 QUESTIONS = tuple(map(question, ("float32", *NARROW)))
 
 
-def loss(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """The last epoch's training loss, the mean over blocks; None where a training diverged."""
+def losses(records: Sequence[Mapping[str, Any]]) -> dict[int, float] | None:
+    """The last epoch's training loss of each block; None where a training diverged."""
     if any(record["status"] == "diverged" for record in records):
         return None
-    return float(np.mean([record["history"][-1]["loss"] for record in records]))
+    return {record["parameters"]["block"]: record["history"][-1]["loss"] for record in records}
+
+
+def mean(of_blocks: Mapping[int, float] | None) -> float | None:
+    """The mean of `losses`, to show; None where a training diverged."""
+    return None if of_blocks is None else float(np.mean([*of_blocks.values()]))
 
 
 def learned(records: Sequence[Mapping[str, Any]]) -> bool:
@@ -163,9 +168,16 @@ def learned(records: Sequence[Mapping[str, Any]]) -> bool:
     return not all("not trained" in validity.of_record(record) for record in records)
 
 
-def keeps_up(own: float | None, float32: float) -> bool:
-    """Whether a training loss is no more than SHARE or NATS above float32's."""
-    return own is not None and own - float32 <= max(SHARE * abs(float32), NATS)
+def keeps_up(own: Mapping[int, float] | None, float32: Mapping[int, float]) -> bool:
+    """Whether the losses of all blocks are no more than SHARE or NATS above float32's.
+
+    Each beside that of its own seed: a mean over blocks would let one that gained make up for one
+    that failed.
+    """
+    if own is None:
+        return False
+    pairs = [(own[block], float32[block]) for block in float32]
+    return all(one - other <= max(SHARE * abs(other), NATS) for one, other in pairs)
 
 
 def proof(sweep: Sweep, run: Run, needed: Needed) -> str:

@@ -1,35 +1,69 @@
 """What policies take of memory, over their baselines, with intervals."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, simultaneous_intervals, validity
+from mptexp.analysis import contrast, simultaneous_intervals, summary, validity
+from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 
 COMPARED = ["baseline", "candidate", "ratio", "low", "high", "blocks"]
-FITTED = ("ok", "diverged")  # how a run ends that had room for its batch
 # Flags of a run of which it is doubtful whether its batch fits, alone on its device.
 DOUBTFUL = ("in parallel", store.CHANGED, validity.unproven("memory limit"))
+OTHERS = "sweeps at once"  # whose memory may be what a run lacked
 
 
-def doubts(flags: str) -> list[str]:
+def doubts(flags: str, status: str) -> list[str]:
     """What of a run makes it doubtful that its batch fits, or does not fit."""
-    return [validity.FLAGS[name].meaning for name in validity.names_of(flags) if name in DOUBTFUL]
+    doubtful = (*DOUBTFUL, *[OTHERS] * (status == "oom"))
+    return [validity.FLAGS[name].meaning for name in validity.names_of(flags) if name in doubtful]
 
 
 def is_relied_on(tables: Tables) -> bool:
-    """Whether every run and attempt of a sweep shows reliably if there was memory for its batch."""
-    runs = map(validity.together, map(validity.of_record, tables.records))
-    return not any(map(doubts, [*tables.attempts.get("flags", ()), *runs]))
+    """Whether every run and attempt of a sweep shows reliably if there was memory for its batch.
+
+    What ran out of memory on another machine says nothing of the one that is compared.
+    """
+    tried = tables.attempts
+    ended = [(validity.together(validity.of_record(r)), r["status"]) for r in tables.records]
+    ended += zip(tried.get("flags", ()), tried.get("status", ()), strict=True)
+    return not any(doubts(*one) for one in ended) and not _elsewhere(tables.records)
+
+
+def _elsewhere(records: Sequence[Record]) -> bool:
+    """Whether a run was out of memory where no run that ended well was, or other memory is.
+
+    In no call and on no machine of theirs, as far as records name them; or their machines differ
+    in their memory, and whose it was is not known.
+    """
+    well = [record for record in records if record["status"] == "ok"]
+    out = [record for record in records if record["status"] == "oom"]
+    met = {place for record in well for place in _places(record)}
+    named = [set(_places(record)) for record in out]
+    rooms: dict[str, set[int]] = {}
+    for record in well:
+        known = (record.get("environment") or {}).get("memory_bytes") or 0
+        rooms.setdefault(record["parameters"]["gpu_model"], set()).add(round(known / 2**30))
+    several = any(len(rooms.get(record["parameters"]["gpu_model"], ())) > 1 for record in out)
+    return several or any(places and not places & met for places in named)
+
+
+def _places(record: Record) -> list[tuple[str, str]]:
+    """What names where a run was measured: the call, and the machine since its start."""
+    named = [(name, str(record.get(name) or "")) for name in ("invocation", "boot")]
+    return [place for place in named if place[1]]
 
 
 def ratios(tables: Tables) -> pd.DataFrame:
     """Peak memory of every policy over its first baseline's, at the same point.
 
-    Formed within a block. Runs whose memory is not valid form no ratio. Peak memory of a process
-    varies from run to run by some percent, that of a GPU's allocator hardly.
+    Formed within a block. Runs whose memory is not valid form no ratio, nor does a policy at a
+    point at which some of its runs were out of memory: the others are those that took less. Peak
+    memory of a process varies from run to run by some percent, that of a GPU's allocator hardly.
 
     Returns:
         Columns of POINT, then COMPARED: ratio (below 1, the policy takes less), low and high (for
@@ -39,12 +73,14 @@ def ratios(tables: Tables) -> pd.DataFrame:
     # As an array: of no rows a list would choose no columns.
     is_valid = np.array([not validity.invalid(flags, "memory") for flags in ok["flags"]], bool)
     valid = ok[is_valid]
+    lost = summary.ended(tables.results, "oom")
     rows, overs = [], []
     for point, default, sizes in by_block(valid, "peak_memory_bytes"):
         for baseline in baselines(default, sizes)[:1]:
             for candidate in [policy for policy in sizes if policy != baseline]:
                 over = contrast.paired(sizes[candidate], sizes[baseline])
-                if over.n:
+                partly = {(*point, policy) for policy in (baseline, candidate)} & lost.keys()
+                if over.n and not partly:
                     rows.append([*point, baseline, candidate])
                     overs.append(over)
     ends = [over.columns("ratio").values() for over in simultaneous_intervals.together(overs)]

@@ -22,6 +22,7 @@ from mptexp.analysis import (
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
+from mptexp.records.schema import STATUSES
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.run import defaults
 
@@ -30,6 +31,11 @@ ALONG = {"replicas": ("replicas", "batch_size"), "backend": ("backend",)}
 ALONG |= {"frontend": ("frontend",)}
 ALONG |= {"gpu_model": ("gpu_model",), "cpu_isa": ("cpu_isa", "policy")}
 FIGURES = ("speedup", "low", "high", "blocks")
+# What the other values of an axis are compared with, and what may differ there beside the axis.
+BASES = {"replicas": 1, "backend": "tensorflow", "frontend": "native"}
+FREE = {"replicas": ["batch_size", "jit"], "backend": ["jit"], "frontend": []}
+# How runs end that were tried: what is not supported, such as TensorFlow's plain loop, was not.
+TRIED = [status for status in STATUSES if status != "unsupported"]
 
 
 @once
@@ -139,55 +145,103 @@ def _beside(
 def learned(tables: Tables, axis: str) -> pd.DataFrame:
     """What trainings learned under the base of an axis and under each other value of it.
 
-    Speed is no gain where less is learned.
+    Speed is no gain where less is learned. Several replicas stand beside one with the batch of
+    each, and beside one with the batch of all, as in `by_replicas`.
 
     Args:
-        axis: backend or frontend.
+        axis: replicas, backend or frontend.
 
     Returns:
-        Rows of POINT, policy, those of accuracy.COMPARED: the candidate is the side of the lower
-        mean, so that it is never `higher`; faster (whether it takes the shorter steps).
+        Rows of POINT, policy, those of accuracy.COMPARED: the candidate is the side of which runs
+        diverged, else that of the lower mean, so that it is never `higher`; faster (whether it
+        takes the shorter steps); sizes (the batch sizes of the candidate and of the other).
     """
-    of_keras = axis == "frontend"
-    results = _apart(tables, axis) if of_keras else tables.results
-    base, rows = "native" if of_keras else "tensorflow", list[dict[str, Any]]()
-    for point, group in _groups(results, axis, [] if of_keras else ["jit"]):
-        bases = group[group[axis] == base]
-        for (name, jit), side in group.groupby([axis, "jit"]):
-            like = bases[bases.jit == jit]  # as in speed: see `_over`
-            if name != base and len(bases):
-                beside = like if len(like) else bases
-                rows.append(_learned(point, beside, side, axis, tables))
+    rows = list[dict[str, Any]]()
+    for point, group in _groups(_tried(tables, axis), axis, FREE[axis], ["ok", "diverged"]):
+        bases = group[group[axis] == BASES[axis]]
+        keys = [axis, *FREE[axis]]
+        for _, side in group.drop(bases.index).groupby(keys, sort=False):
+            beside = _bases_of(side, bases, axis)
+            rows += [_learned(point, base, side, axis, tables) for base in beside]
     rows = [row for row in rows if row["over"].n]
     return pd.DataFrame(accuracy.claimed(rows, tables.options.equivalence_margin))
+
+
+def _bases_of(side: pd.DataFrame, bases: pd.DataFrame, axis: str) -> list[pd.DataFrame]:
+    """The runs at the base of an axis with which a side is compared, as in speed: see `_over`."""
+    first = side.iloc[0]
+    shares = [first.batch_size // first.replicas] * (axis == "replicas")
+    found = []
+    for size in [*shares, first.batch_size]:
+        own = bases[bases.batch_size == size]
+        like = own[own.jit == first.jit]
+        found += [like if len(like) else own] * bool(len(own))
+    return found
 
 
 def _learned(
     point: dict[str, Any], base: pd.DataFrame, other: pd.DataFrame, axis: str, tables: Tables
 ) -> dict[str, Any]:
-    """A row for `accuracy.claimed`: the side that learned less beside the other."""
+    """A row for `accuracy.claimed`: the side that learned less, or diverged, beside the other."""
     margin = tables.options.equivalence_margin
-    sides = [side[side.run_id.isin(tables.trained.run_id)] for side in (base, other)]
-    quality = [points.quality(side).groupby(side.block).mean() for side in sides]
-    if contrast.paired(*quality, "difference").estimate > 0:
-        sides, quality = sides[::-1], quality[::-1]
-    records = [tables.records_by_block(side) for side in sides]
+    sides = [(own, own[own.run_id.isin(tables.trained.run_id)]) for own in (base, other)]
+    quality = [points.quality(own).groupby(own.block).mean() for _, own in sides]
+    lost = [bool((own.status == "diverged").any()) for own, _ in sides]
+    behind = contrast.paired(*quality, "difference").estimate > 0
+    if lost[1] if lost[0] != lost[1] else behind:
+        sides, quality, lost = sides[::-1], quality[::-1], lost[::-1]
+    records = [tables.records_by_block(own) for _, own in sides]
     over = contrast.paired(*quality, "difference")
     apart = ["not comparable"] * bool(over.n and validity.across(*records, ALONG[axis]))
-    times = [_medians(side)["throughput"] for side in sides]
-    names = [side[axis].iloc[0] if len(side) else "" for side in sides]
+    times = [_medians(own)["throughput"] for _, own in sides]
+    names = [own[axis].iloc[0] for own, _ in sides]
     return point | {
         "candidate": names[0],
         "baseline": names[1],
-        "jit": bool(base.jit.iloc[0]),
+        "sizes": tuple(int(own.batch_size.iloc[0]) for own, _ in sides),
+        "jit": bool(base.jit.isin([True]).any()),  # it is `auto` of what was never compiled
         "margin": margin,
         "over": over,
         "spread": image_pairs.spread(*records, margin) if over.n else image_pairs.Spread(),
-        "both": [validity.together([*side["flags"], *apart]) for side in sides[::-1]],
-        "base_lost": False,
-        "diverged": False,
+        "both": [validity.together([*own["flags"], *apart]) for _, own in sides[::-1]],
+        "base_lost": lost[1],
+        "diverged": lost[0],
         "faster": times[0] > times[1],
     }
+
+
+@once
+def endings(tables: Tables, axis: str) -> pd.DataFrame:
+    """How the runs of each side along an axis ended: a setting that often fails is no gain.
+
+    Args:
+        axis: replicas, backend or frontend.
+
+    Returns:
+        Rows of POINT, policy, the axis; sizes (the batch size alone), jit; runs (how many were
+        tried), lost (how many by status, of those that did not end well), fits (whether not all ran
+        out of memory), gains (whether the side is not the slowest of those that it stands beside;
+        or fits and has no time).
+    """
+    rows = []
+    keys = [axis, *FREE[axis]]
+    for point, group in _groups(_tried(tables, axis), axis, FREE[axis], TRIED):
+        sides = [own for _, own in group.groupby(keys, sort=False)]
+        rates = [_medians(own)["throughput"] for own in sides]
+        for own, rate in zip(sides, rates, strict=True):
+            lost = own.status[own.status != "ok"].value_counts().to_dict()
+            fits = bool((own.status != "oom").any())
+            row = point | {axis: own[axis].iloc[0], "jit": own.jit.iloc[0], "runs": len(own)}
+            row |= {"sizes": (int(own.batch_size.iloc[0]),), "lost": lost, "fits": fits}
+            gains = fits if np.isnan(rate) else bool(rate > np.nanmin(rates))
+            rows.append(row | {"gains": gains})
+    return pd.DataFrame(rows)
+
+
+def _tried(tables: Tables, axis: str) -> pd.DataFrame:
+    """All runs, however they ended; of Keras and plain loops no well-ended one without a time."""
+    of_keras = axis == "frontend"
+    return speedups.with_jit(_apart(tables, axis, tables.results) if of_keras else tables.results)
 
 
 def begin_alike(tables: Tables) -> bool:
@@ -200,21 +254,32 @@ def begin_alike(tables: Tables) -> bool:
     )
 
 
-def _apart(tables: Tables, name: str) -> pd.DataFrame:
-    """The timed runs with a parameter in a column of its own, taken out of their setting."""
+def _apart(tables: Tables, name: str, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The timed runs with a parameter in a column of its own, taken out of their setting.
+
+    Args:
+        runs: those that are asked for, if not only those that ended well; of these the timed ones.
+    """
     usual = defaults()[name]
     asked = {r["run_id"]: r["parameters"].get(name, usual) for r in tables.records}
-    ok = validity.comparable(tables.ok)
-    ok = ok.assign(throughput=points.throughput(ok)).dropna(subset="throughput")
-    others = ok.setting.astype(str).str.replace(rf"(, )?{name} \w+", "", regex=True)
+    runs = validity.comparable(tables.ok if runs is None else runs)
+    runs = runs.assign(throughput=points.throughput(runs))
+    runs = runs[runs.throughput.notna() | (runs.status != "ok")]
+    others = runs.setting.astype(str).str.replace(rf"(, )?{name} \w+", "", regex=True)
     others = others.str.removeprefix(", ")
-    return ok.assign(**{name: ok.run_id.map(asked), "setting": others})
+    return runs.assign(**{name: runs.run_id.map(asked), "setting": others})
 
 
-def _groups(results: pd.DataFrame, axis: str, free: list[str]) -> list[tuple[dict, pd.DataFrame]]:
-    """What is alike but for the axis and the free columns, where the axis varies."""
+def _groups(
+    results: pd.DataFrame, axis: str, free: list[str], ended: Sequence[str] = ("ok",)
+) -> list[tuple[dict, pd.DataFrame]]:
+    """What is alike but for the axis and the free columns, where the axis varies.
+
+    Args:
+        ended: the statuses of the runs that count.
+    """
     keys = [*(name for name in POINT if name not in (axis, *free)), "policy"]
-    ok = validity.comparable(results[results.status == "ok"])
+    ok = validity.comparable(results[results.status.isin(ended)])
     groups = ok.groupby(keys) if len(ok) else []
     return [(dict(zip(keys, p, strict=True)), g) for p, g in groups if g[axis].nunique() > 1]
 

@@ -12,6 +12,7 @@ import pandas as pd
 from mptexp.analysis import contrast, points, simultaneous_intervals, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT, baselines, by_block
+from mptexp.records.schema import FITTED
 from mptexp.spec.policies import POLICIES
 
 if TYPE_CHECKING:
@@ -146,15 +147,16 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     """Every policy at the batch size that gives it the most images, or tokens, per second.
 
     Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
-    that float32 has not. A batch size with a run that ran out of memory does not count. Between two
-    batch sizes the machine may have been left alone, and the model edited: a ratio is of the blocks
-    in which one call measured both (without any, it has the flag "measured apart"), and there is
-    none where their identity differs in more. Nor is there one where the slower policy was not
-    measured at, and not out of memory for, the batch size that won.
+    that float32 has not. No policy is best at a batch size at which a run of it was out of memory.
+    Between two batch sizes the machine may have been left alone, and the model edited: a ratio is
+    of the blocks in which one call measured both (without any, it has the flag "measured apart"),
+    and there is none where their identity differs in more. Nor is there one where
+    the slower policy was not measured at, and not out of memory for, the batch size that won.
 
     Returns:
         Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
-        that ran), too_large (the smallest that ran out of memory, in an attempt too, or NaN),
+        that a run had memory for), too_large (the smallest above it for which a run or an attempt
+        had none, or NaN),
         throughput (median), baseline, speedup (throughput over the baseline's at its own best batch
         size, above 1 is faster; NaN for the baseline), low, high (for all of the table together,
         and of what was measured again; where both are best at one batch size, as `Tables.claims`
@@ -169,11 +171,14 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
     sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
     ran = ok[~sizes.isin(lost)].dropna(subset="throughput")  # not valid of runs in parallel
+    fits = with_jit(validity.timed_together(tables.results[tables.results.status.isin(FITTED)]))
+    largest = fits.groupby(own).batch_size.max().to_dict()
     best = _fastest(ran, own)
+    best = best.assign(largest=[largest[key] for key in _keys(best, own)])
     at_best = ran.merge(best[[*own, "batch_size"]])
     sized = best.set_index(own).to_dict("index")
     flags = at_best.groupby(own)["flags"].agg(validity.together).to_dict()
-    pairs = _AtBest(at_best, ended, tables, own)
+    pairs = _AtBest(at_best, ended, tables, own, largest)
     rows, overs, measured, same = [], [], [], []
     again = tables.superseded
     if len(again):
@@ -214,10 +219,16 @@ class _AtBest:
         ended: all that count, those that ran out of memory too.
         tables: of the sweep.
         own: the columns that name a point and its policy.
+        largest: the largest batch size that fitted, by `own`.
     """
 
     def __init__(
-        self, runs: pd.DataFrame, ended: pd.DataFrame, tables: "Tables", own: Sequence[str]
+        self,
+        runs: pd.DataFrame,
+        ended: pd.DataFrame,
+        tables: "Tables",
+        own: Sequence[str],
+        largest: Mapping[tuple, int],
     ) -> None:
         self.records = tables.records_by_id
         self.claims = tables.ends_by_runs
@@ -234,7 +245,9 @@ class _AtBest:
             )
             out.append(tried.assign(jit=asked).explode("jit"))
         every = pd.concat([table for table in out if len(table)] or out)
-        self.too_large = every.groupby(list(own)).batch_size.min().to_dict()
+        fitted = np.array([largest.get(key, 0) for key in _keys(every, own)])
+        above = every[every.batch_size > fitted]
+        self.too_large = above.groupby(list(own)).batch_size.min().to_dict()
 
     def ratio(self, point: tuple, policy: str, baseline: str) -> tuple[Contrast, str, Ends | None]:
         """Throughput over the baseline's, the flag that takes its claim, and the ends it has."""
@@ -256,14 +269,18 @@ class _AtBest:
         return size in self.sizes[key] or size >= self.least_too_large(key, np.inf)
 
     def least_too_large(self, key: tuple, unknown: float) -> float:
-        """The smallest batch size for which a policy had no memory, in a run or an attempt."""
+        """The smallest batch size for which a policy had no memory, above all that fitted."""
         return float(self.too_large.get(tuple(key), unknown))
 
 
+def _keys(table: pd.DataFrame, names: Sequence[str]) -> Iterable[tuple]:
+    """The values of some columns, row by row."""
+    return table[[*names]].itertuples(index=False, name=None)
+
+
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The batch size with the most throughput, and the largest one, of each of some keys."""
+    """The batch size with the most throughput, of each of some keys."""
     rates = runs.groupby([*keys, "batch_size"], as_index=False).throughput.median()
-    rates["largest"] = rates.groupby(list(keys)).batch_size.transform("max")
     return rates.loc[rates.groupby(list(keys)).throughput.idxmax()]
 
 

@@ -131,8 +131,13 @@ def by_format(tables: Tables) -> pd.DataFrame:
 
 def diverged(results: pd.DataFrame) -> dict[tuple, int]:
     """How many runs diverged, by POINT and policy."""
+    return ended(results, "diverged")
+
+
+def ended(results: pd.DataFrame, status: str) -> dict[tuple, int]:
+    """How many runs ended with a status, by POINT and policy."""
     lost = with_jit(results)
-    return lost[lost.status == "diverged"].groupby([*POINT, "policy"]).run_id.count().to_dict()
+    return lost[lost.status == status].groupby([*POINT, "policy"]).run_id.count().to_dict()
 
 
 def left_out(runs: pd.DataFrame) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from mptexp.analysis import comparability, steadiness
 from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT
 from mptexp.records import consistency, instruments, interference
-from mptexp.records.schema import AT_ONCE, SEEN, VOID
+from mptexp.records.schema import AT_ONCE, REPEATED, SEEN, VOID
 from mptexp.records.step_times import UNEQUAL_STEPS
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
@@ -28,7 +28,7 @@ ALL = ("time", "memory", "accuracy", "training time")
 SEPARATOR = "; "
 # What is computed of another figure, and not valid where that is not: power over images per second.
 COMPUTED_OF = {"energy": "time"}
-SEEN_MATTERS = 0.1  # share of the validation images; data sets hold a few twice
+SHARE_MATTERS = 0.1  # of the validation images; data sets hold a few twice
 # Standard errors above guessing by which an accuracy must lie: one run of a thousand that learned
 # nothing gets there.
 SIGMAS = 3.0
@@ -187,6 +187,13 @@ FLAGS = {
             "take them out of one of the two",
             curable=False,
         ),
+        Flag(
+            "copies in validation",
+            ("accuracy",),
+            "a tenth of the validation images or more are copies, and counted as if they were not",
+            "leave one of each",
+            curable=False,
+        ),
         *(
             Flag(
                 unproven(name),
@@ -200,7 +207,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "they learned nothing: their validation is at chance level, which shows no policy equal",
+            "they learned nothing: validation at chance level shows no policy equal to another",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),
@@ -278,7 +285,8 @@ def of_record(record: Record) -> list[str]:
         "unequal steps": any(mark.startswith(UNEQUAL_STEPS) for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
         **{unproven(name): name in failed for name in instruments.PROVEN},
-        "seen in training": _seen_in_training(marks),
+        "seen in training": _of_a_share(marks, SEEN),
+        "copies in validation": _of_a_share(marks, REPEATED),
         "not trained": _at_chance(record),
     }
     return [name for name, holds in cases.items() if holds]
@@ -305,10 +313,10 @@ def is_repeat(record: Record, now: Record) -> bool:
     return alike and not invalid(SEPARATOR.join(of_record(record)), "time")
 
 
-def _seen_in_training(marks: Iterable[str]) -> bool:
-    """Whether a mark says so of a share of the validation images that matters."""
-    known = [re.match(r"(\d+) of (\d+) ", mark) for mark in marks if mark.endswith(SEEN)]
-    return any(int(m[1]) >= SEEN_MATTERS * int(m[2]) for m in known if m)
+def _of_a_share(marks: Iterable[str], end: str) -> bool:
+    """Whether a mark that ends so says it of a share of the validation images that matters."""
+    known = [re.match(r"(\d+) of (\d+) ", mark) for mark in marks if mark.endswith(end)]
+    return any(int(m[1]) >= SHARE_MATTERS * int(m[2]) for m in known if m)
 
 
 def _at_chance(record: Record) -> bool:

@@ -15,7 +15,7 @@ PARTS = {
     "mptexp.api.cells": "answer compare diagnose explain load plan policies record run",
     "mptexp.api.checking": "check_instruments",
     "mptexp.api.commands": (
-        "TRACKERS absent changed checked claims compared curable doctor export init "
+        "TRACKERS absent changed checked claims compared curable doctor export idle init "
         "installed_backends merge open_sweep planned publish read_traces recordings "
         "report track unlike write_page"
     ),

@@ -3,7 +3,7 @@
 What only some of this needs is imported inside functions: pandas alone takes half a second.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -168,7 +168,7 @@ class _Search:
 
         records = self._trained(self.job.directory, "float32", [])
         self._check(records, ("ok",))
-        float32 = layer_search.loss(records) or 0.0
+        float32 = layer_search.losses(records) or {}
         (measured,) = exponent_range.measured(records)
         names = records[0]["exponents"]["network"]
         order = layer_search.by_need(names, measured, self.policy)
@@ -194,11 +194,11 @@ class _Search:
             self.policy,
             tuple(name for name in names if name in layers),
             len(names),
-            float32,
+            layer_search.mean(float32) or 0.0,
             tuple(self.trials),
         )
 
-    def _tried(self, layers: Sequence[str], of: int, float32: float) -> bool:
+    def _tried(self, layers: Sequence[str], of: int, float32: Mapping[int, float]) -> bool:
         """Whether the trainings with some layers in float32 are as good as float32's."""
         from mptexp.analysis import layer_search
 
@@ -206,8 +206,9 @@ class _Search:
         place = SweepDir(self.job.directory.root / "trials" / str(len(self.trials)))
         records = self._trained(place, self.policy, layers)
         self._check(records, ("ok", "diverged"))
-        loss = layer_search.loss(records)
-        trial = layer_search.Trial(tuple(layers), loss, layer_search.keeps_up(loss, float32))
+        losses = layer_search.losses(records)
+        keeps_up = layer_search.keeps_up(losses, float32)
+        trial = layer_search.Trial(tuple(layers), layer_search.mean(losses), keeps_up)
         self.trials.append(trial)
         return trial.keeps_up
 

@@ -24,6 +24,7 @@ from mptexp.spec import imports, project
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS, PREFERRED
 from mptexp.spec.errors import ParamsError, Stopped
+from mptexp.spec.fields import shown
 from mptexp.spec.grid import Sweep
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
@@ -136,6 +137,15 @@ def absent(runs: Iterable[Run]) -> list[str]:
         f"mptexp doctor --backend {name} says what to install first"
         for name in names
         if importlib.util.find_spec(name) is None
+    ]
+
+
+def idle(sweep: Sweep) -> list[str]:
+    """Returns a sentence for each entry of a sweep's `exclude` that drops no point."""
+    entries = [", ".join(f"{n}: {shown(v)}" for n, v in entry.items()) for entry in sweep.idle()]
+    return [
+        f"exclude: no point of the matrix agrees with {{{entry}}}, so it drops none"
+        for entry in entries
     ]
 
 

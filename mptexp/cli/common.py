@@ -127,7 +127,8 @@ def command(
             try:
                 _check_surroundings()
                 _print_as(format, formats)
-                function(*words, **options)
+                found = {name: _below_home(value) for name, value in options.items()}
+                function(*map(_below_home, words), **found)
             except (Exception, KeyboardInterrupt) as error:
                 _end(error, verbose)
 
@@ -143,6 +144,13 @@ def command(
         return app.command(name, epilog=f"Example: mptexp {example}")(guarded)
 
     return register
+
+
+def _below_home(value: Any) -> Any:
+    """A command's word with ~ written out in paths: bash leaves it in `--out=~/x` and in quotes."""
+    if isinstance(value, list):
+        return [_below_home(each) for each in value]
+    return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
 
 def _check_surroundings() -> None:

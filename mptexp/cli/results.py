@@ -1,6 +1,7 @@
 """Commands on what was measured: reports, tables, sites, comparisons, and traces of others."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -173,8 +174,9 @@ def export(
     from mptexp import api
     from mptexp.report.text import wording
 
+    folder = Path(os.path.expanduser(target))
     if target in api.TRACKERS:
-        made = api.track(directory, target, store)
+        made = api.track(directory, target, os.path.expanduser(store))
         damaged = made.damaged
         runs = wording.count(len(made.written), "run")
         say(f"{made.store}: {runs} written, {made.present} there already")
@@ -183,7 +185,7 @@ def export(
     elif store:
         raise ParamsError(f"--store {store}: is for --to {' and --to '.join(api.TRACKERS)}")
     else:
-        draft, damaged = Path(target) / "draft.md", api.export(directory, Path(target))
+        draft, damaged = folder / "draft.md", api.export(directory, folder)
         say(f"draft: {draft}")
         result({"draft": draft, "not_exported": damaged})
     left_out(damaged, "not exported")

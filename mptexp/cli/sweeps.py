@@ -91,7 +91,7 @@ def plan(
     code["import_path"] = [str(Path.cwd())] if functions else []
     cost = {"due": len(due), "expected_s": api.remaining_s(chosen, job.sweep)}
     result({"runs": runs, **cost, "executes": code})
-    for sentence in api.absent(due):
+    for sentence in (*api.idle(job.sweep), *api.absent(due)):
         caution(sentence)
     for name, value in job.sweep.unnamed().items():
         say(f"include: {name} {value} where an entry does not name it")
@@ -159,6 +159,8 @@ def run(
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
     output = api.Output(progress(), on_record=_print_record if in_json() else None)
     flagged = _flagged(job, fresh) if repair else frozenset()
+    for sentence in api.idle(job.sweep):
+        caution(sentence)
     if not fresh and executor == "local":  # on a cluster each node has an environment of its own
         for sentence in api.changed(job, only or [], data_dir):
             caution(sentence)

@@ -4,11 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml.error import YAMLError
 
 from mptexp.execution import max_batch
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import documents
+from mptexp.spec import dataset_paths, documents, fields
 from mptexp.spec.devices import is_here, local_device
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
@@ -107,11 +110,12 @@ def select(planned: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
                 f"--only {text}: not key=value with a parameter's name; allowed names: "
                 f"{', '.join(Run.model_fields)}"
             )
-        wanted.setdefault(name, []).append(_canonical(name, value))
+        wanted.setdefault(name, []).append(value)
     selected = list(planned)
     for name, values in wanted.items():
         present = sorted({str(getattr(p.run, name)) for p in selected})
-        selected = [p for p in selected if str(getattr(p.run, name)) in values]
+        meant = {_canonical(name, value) for value in values}
+        selected = [p for p in selected if _comparable(name, getattr(p.run, name)) in meant]
         if not selected:
             raise ParamsError(
                 f"--only {name}={values[0]}: no run has it; its values here: {', '.join(present)}"
@@ -119,14 +123,20 @@ def select(planned: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
     return selected
 
 
-def _canonical(name: str, value: str) -> str:
-    """The value as Run prints it, so that learning_rate=1e-3 matches 0.001."""
-    if name == "gpu_model" and value == "local":
+def _canonical(name: str, given: str) -> str:
+    """A filter's value as Run has it, so that learning_rate=1e-3 matches 0.001."""
+    if name == "gpu_model" and given == "local":
         return local_device()
     try:
-        return str(getattr(Run(**{name: documents.content(value)}), name))
-    except ValueError:
-        return value
+        value = fields.valid(Run, name, documents.plain(documents.word(given)))
+    except (YAMLError, ValueError):
+        value = given
+    return _comparable(name, value)
+
+
+def _comparable(name: str, value: Any) -> str:
+    """A value as text: of a dataset's path the same, however the place was written."""
+    return dataset_paths.absolute(value) if name == "dataset" else str(value)
 
 
 # --- what runs cost --------------------------------------------------------------------------

@@ -28,12 +28,14 @@ from mptexp.spec.run import Run
 
 SCHEMA = 1
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
+FITTED = ("ok", "diverged")  # of a run that had room for its batch
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
 FOREIGN = "foreign"  # the notebook of a run that StepTimer recorded in a script of the user's
 VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
 # The mark of a run beside which another sweep measured.
 AT_ONCE = "measured while another sweep of mptexp measured on the same device"
 SEEN = "are trained on too"  # how the mark ends that says how many validation images are
+REPEATED = "are copies of others among them"  # and that of those which say nothing new
 
 OPEN = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]

@@ -18,9 +18,12 @@ from mptexp.spec.project import PROJECT
 
 
 def path(dataset: str) -> str:
-    """The path of a dataset `folder:PATH` or `idx:PATH` as it was given; empty for any other."""
+    """The path of a dataset `folder:PATH` or `idx:PATH` as it was given; empty for any other.
+
+    Blanks at its ends are part of it: there may be a folder without them.
+    """
     kind, _, place = dataset.partition(":")
-    return place.strip() if kind in PLACES else ""
+    return place if kind in PLACES and place.strip() else ""
 
 
 def full(dataset: str) -> str:
@@ -28,6 +31,11 @@ def full(dataset: str) -> str:
     place = path(dataset)
     own = place == "~" or place.startswith("~/")
     return os.path.abspath(os.path.expanduser(place) if own else place)
+
+
+def absolute(dataset: str) -> str:
+    """The dataset with its path as an absolute one: equal of all that name one place."""
+    return f"{dataset.partition(':')[0]}:{full(dataset)}" if path(dataset) else dataset
 
 
 def candidates(dataset: str) -> list[Path]:

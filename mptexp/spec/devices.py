@@ -42,6 +42,11 @@ VARIANTS = {
 }
 
 
+# What follows a card's name in that of a virtual GPU: gigabytes and licence (10C, 24Q, 3B4, 5CME).
+# Programs on one share the card, and see a part of its memory.
+SHARE = re.compile(r"\d{1,3}([aq]|b4?|c(me)?)")
+
+
 # Turing's small chips (TU116, TU117) have capability 7.5 and no Tensor Cores.
 WITHOUT_CORES = re.compile(r"\b(GTX 16\d\d|MX[45]\d0|T[456]00|T550|T[12][02]00)\b")
 
@@ -64,12 +69,13 @@ def has_tensor_cores(card: Mapping[str, Any]) -> bool | None:
 def same_model(asked: str, name: str) -> bool:
     """Whether a device of this name is the model that was `asked` for.
 
-    A short name stands for every device whose name holds its words, and none of VARIANTS besides:
-    V100 for Tesla V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40,
-    nor RTX 3090 for NVIDIA GeForce RTX 3090 Ti.
+    A short name stands for every device whose name holds its words, and of VARIANTS and SHARE none
+    besides: V100 for Tesla V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for
+    NVIDIA L40, nor RTX 3090 for NVIDIA GeForce RTX 3090 Ti, nor A100 for GRID A100-10C.
     """
     implied = set(_words(name)) - set(_words(asked))
-    return holds_words(asked, name) and not implied & VARIANTS
+    others = {word for word in implied if word in VARIANTS or SHARE.fullmatch(word)}
+    return holds_words(asked, name) and not others
 
 
 def holds_words(asked: str, name: str) -> bool:
@@ -187,9 +193,13 @@ ARM = "0x41"  # as CPU implementer; others' cores have numbers of their own
 
 
 def cpu_name() -> str:
-    """Name of this machine's CPU as a device."""
-    known = cpuinfo("model name") or _arm_name() or platform.processor() or platform.machine()
-    return f"{known} (CPU)"
+    """Name of this machine's CPU as a device.
+
+    Of an Arm CPU by its numbers: Linux calls nearly all of them ARMv8 Processor, if anything. Of
+    POWER the name is `cpu`, of RISC-V `uarch`.
+    """
+    known = _arm_name() or cpuinfo("model name", "Model Name", "cpu", "uarch")
+    return f"{known or platform.processor() or platform.machine()} (CPU)"
 
 
 def _arm_name() -> str:
@@ -205,7 +215,7 @@ def cpu_version() -> str:
 
     Of an Arm CPU its numbers. Virtual machines of several generations call their CPU by one name.
     """
-    parts = {"family": "cpu family", "model": "model\t", "stepping": "stepping"}
+    parts = {"family": "cpu family", "model": "model", "stepping": "stepping"}
     if cpuinfo("CPU implementer"):
         parts = {name: f"CPU {name}" for name in ("implementer", "part", "variant", "revision")}
     known = {part: cpuinfo(line) for part, line in parts.items()}
@@ -217,5 +227,5 @@ def cpuinfo(*names: str) -> str:
     """The first entry of one of these names in /proc/cpuinfo; empty where there is none."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
-    values = [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
-    return values[0] if values else ""
+    entries = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in entries if name.strip() in names), "")

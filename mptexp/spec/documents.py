@@ -2,6 +2,7 @@
 
 import io
 import os
+import warnings
 from collections.abc import Collection, Mapping, Set
 from typing import Any
 
@@ -9,7 +10,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import Comment, CommentedMap, CommentedSeq, Format, LineCol
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import RoundTripConstructor
-from ruamel.yaml.error import StringMark, YAMLError
+from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, StringMark, YAMLError
+from ruamel.yaml.scalarstring import ScalarString
 
 from mptexp.spec import dataset_paths
 
@@ -43,7 +45,10 @@ def load(text: str) -> Any:
     if _deepest(text) > DEEPEST:
         raise DocumentError("nested too deeply")
     try:
-        document = _yaml().load(text)
+        with warnings.catch_warnings():
+            # ruamel's ten lines about 1e-3 in a file that says it is YAML 1.1, which it reads well.
+            warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)
+            document = _yaml().load(text)
     except YAMLError:
         raise
     except RecursionError:
@@ -52,6 +57,17 @@ def load(text: str) -> Any:
         raise DocumentError(WRONG) from None
     _check(document)
     return document
+
+
+def word(text: str) -> Any:
+    """The value that stands behind `key=` on a command line: YAML, but a plain word is all of it.
+
+    YAML ends such a word before ` #` and before blanks at its end, which a path may have.
+    """
+    value = load(text)
+    if isinstance(value, dict | list | ScalarString):  # brackets or quotes say where it ends
+        return value
+    return text.lstrip() if isinstance(value, str) or "#" in text else value
 
 
 def spread(value: Any) -> Any:

@@ -7,6 +7,7 @@ rule: a run that cannot work is refused before a Jupyter kernel starts for it, n
 import gzip
 import itertools
 import math
+import os
 import zlib
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def training_images(run: Run) -> int | None:
         return run.synthetic_length
     if kind not in ("idx", "folder"):
         return None
-    root = next((place for place in dataset_paths.candidates(run.dataset) if place.is_dir()), None)
+    places = dataset_paths.candidates(run.dataset)
+    root = next((place for place in places if os.path.isdir(place)), None)  # never raises
     try:
         return root and (_of_idx(root) if kind == "idx" else _of_folder(root, run))
     except (OSError, EOFError, ValueError, zlib.error):  # who reads it says what is wrong
@@ -83,7 +85,8 @@ def _sequences(run: Run) -> int | None:
     So is a text that cannot be used, or is too short for one sequence: who reads it says why.
     """
     own = [PACKAGE / "training/data" / f"{run.dataset}.txt"]
-    path = next((p for p in dataset_paths.candidates(run.dataset) or own if p.is_file()), None)
+    places = dataset_paths.candidates(run.dataset) or own
+    path = next((place for place in places if os.path.isfile(place)), None)
     if path is None or run.tokenizer != "bytes" or path.stat().st_size > MOST_BYTES:
         return None
     try:

@@ -39,6 +39,15 @@ def _message(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
     return "\n".join([*strange, *(sentence for _, sentence in filter(None, faults))]) or together
 
 
+def valid(model: type[BaseModel], name: str, value: Any) -> Any:
+    """A value as the field `name` of `model` has it, whatever the other fields are.
+
+    Raises:
+        ValueError: where it may not stand there.
+    """
+    return _adapter(model, name).validate_python(value, strict=True)
+
+
 def fault(
     model: type[BaseModel], name: str, value: Any
 ) -> tuple[tuple[str | int, ...], str] | None:
@@ -48,7 +57,7 @@ def fault(
         Where within the value the fault is (empty: the value itself), and a sentence.
     """
     try:
-        _adapter(model, name).validate_python(value, strict=True)
+        valid(model, name, value)
     except ValidationError as error:
         # Of a union's alternatives the error that fits best is not known; the location of a
         # fault inside a list or mapping is.

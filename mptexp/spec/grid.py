@@ -92,13 +92,28 @@ class Sweep(StrictModel):
         `exclude` drops the points that agree with all of an entry's values; an entry of
         `include` is a point of its own over the defaults.
         """
-        axes = [[(name, value) for value in values] for name, values in self.matrix.items()]
-        grid = [dict(point) for point in itertools.product(*axes)] if axes else []
-        full = [{**self.defaults, **point} for point in grid]
-        # An entry may name a parameter that no point does: it is at its default there.
-        usual = defaults() if self.exclude else {}
-        left = [p for p in full if not _excluded(usual | p, self.exclude)]
+        left = self._grid()
+        if self.exclude:
+            # An entry may name a parameter that no point does: it is at its default there.
+            usual, entries = defaults(), [_placed(entry) for entry in self.exclude]
+            left = [p for p in left if not _excluded(_placed(usual | p), entries)]
         return left + [{**self.defaults, **entry} for entry in self.include]
+
+    def idle(self) -> list[dict[str, Any]]:
+        """Entries of `exclude` with which no point of the matrix agrees, so that they drop none."""
+        if not self.exclude:
+            return []
+        usual = defaults()
+        points = [_placed(usual | point) for point in self._grid()]
+        placed = [_placed(entry) for entry in self.exclude]
+        dropping = [any(_excluded(point, [entry]) for point in points) for entry in placed]
+        return [e for e, drops in zip(self.exclude, dropping, strict=True) if not drops]
+
+    def _grid(self) -> list[dict[str, Any]]:
+        """Every combination of the matrix over the defaults."""
+        axes = [[(name, value) for value in values] for name, values in self.matrix.items()]
+        grid = itertools.product(*axes) if axes else []
+        return [{**self.defaults, **dict(point)} for point in grid]
 
     def devices(self) -> set[str]:
         """The devices that points name; a point of `local` is of each machine that measures it."""
@@ -151,6 +166,13 @@ class Sweep(StrictModel):
         return (
             f"{cell_html.html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(summary)}</p>"
         )
+
+
+def _placed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values in which a dataset's path is absolute, since one place has several names."""
+    dataset = values.get("dataset")
+    placed = {"dataset": dataset_paths.absolute(dataset)} if isinstance(dataset, str) else {}
+    return {**values, **placed}
 
 
 def _excluded(point: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> bool:

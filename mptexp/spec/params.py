@@ -27,7 +27,8 @@ def read(
     Args:
         path: the YAML 1.2 file.
         overrides: `key=value` strings; each sets a parameter of all points, those of `include`
-            among them, or a top-level key. A list makes an axis of it.
+            among them, or a top-level key. A list makes an axis of it. Their order does not
+            matter, but of two for one key the last counts.
         to_run: whether points that cannot work with the data that lie here are refused as well.
 
     Raises:
@@ -43,8 +44,8 @@ def parse(
     document = _parse(text, name)
     document = documents.spread(document) if overrides else document
     faults = _Faults(name, document)
-    for override in overrides:
-        _override(document, override, faults)
+    for key, value in _given(overrides, faults):
+        _override(document, key, value, faults)
     faults.raise_if_any()
     sweep = _validate(document, faults)
     if to_run:
@@ -126,16 +127,26 @@ class _Faults:
             raise ParamsError("\n".join(self.messages))
 
 
-def _override(document: Any, text: str, faults: _Faults) -> None:
-    name, equals, given = text.partition("=")
-    name = name.strip()
-    if not equals or not name:
-        raise ParamsError(f"--set {text}: is not of the form key=value")
-    try:
-        value = documents.load(given)
-    except YAMLError:
-        raise ParamsError(f"--set {text}: the value is not valid YAML") from None
-    faults.overridden[name] = f"--set {text}"
+def _given(overrides: Sequence[str], faults: _Faults) -> list[tuple[str, Any]]:
+    """The keys and values of `key=value` strings, top-level keys first.
+
+    A section that is given as a whole would otherwise undo the parameters given before it.
+    """
+    values: dict[str, Any] = {}
+    for text in overrides:
+        key, equals, given = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ParamsError(f"--set {text}: is not of the form key=value")
+        try:
+            values[key] = documents.spread(documents.word(given))
+        except YAMLError:
+            raise ParamsError(f"--set {text}: the value is not valid YAML") from None
+        faults.overridden[key] = f"--set {text}"
+    return sorted(values.items(), key=lambda pair: pair[0] not in Sweep.model_fields)
+
+
+def _override(document: Any, name: str, value: Any, faults: _Faults) -> None:
     if name in Sweep.model_fields:
         document[name] = value
     elif name not in Run.model_fields:

@@ -35,6 +35,10 @@ from mptexp.spec.policies import POLICY_ROWS, PolicyName
 
 CpuIsa = Literal["default", *CPU_ISAS]
 LEAST_STEPS = 7  # fewer leave the step clock no window after its warm-up
+MOST_STEPS = 10**9
+# What float32 can hold, in which frameworks take rates, norms and scales, rounded inwards: beyond
+# it one would be 0 or infinite.
+LEAST_FLOAT, MOST_FLOAT = 1e-37, 1e38
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
 # What a native loop has; of all other parameters it takes every value.
 NATIVE = {
@@ -160,20 +164,20 @@ class Run(StrictModel):
         default="adam", description="adam, sgd (Nesterov momentum 0.9)"
     )
     learning_rate: float = Field(
-        default=1e-3, gt=0, allow_inf_nan=False, description="of the optimizer"
+        default=1e-3, ge=LEAST_FLOAT, le=MOST_FLOAT, description="of the optimizer"
     )
     learning_rate_decay: Literal["none", "cosine"] = Field(
         default="none", description="none, cosine: to zero over all epochs"
     )
     clip_norm: float | None = Field(
         default=None,
-        gt=0,
-        allow_inf_nan=False,
+        ge=LEAST_FLOAT,
+        le=MOST_FLOAT,
         description="most that the norm of all gradients together may have; None: no limit",
     )
     policy: PolicyName = Field(default="float32", description="precision policy, see docs/guide.md")
     loss_scale: (
-        Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+        Literal["auto", "dynamic", "none"] | Annotated[float, Field(ge=LEAST_FLOAT, le=MOST_FLOAT)]
     ) = Field(default="auto", description="auto, dynamic, none or a number; auto: as Keras decides")
     propagation: Annotated[str, AfterValidator(known_propagation)] = Field(
         default="policy", description="emulated activation format, see docs/guide.md"
@@ -203,6 +207,7 @@ class Run(StrictModel):
     max_steps: int | None = Field(
         default=None,
         ge=LEAST_STEPS,
+        le=MOST_STEPS,
         description="the run ends after this many steps; None: no limit",
     )
     target_ci: float | None = Field(

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import cpuinfo, nvidia_handle
+from mptexp.spec.devices import cpuinfo, has_tensor_cores, nvidia_handle
 from mptexp.spec.errors import UserError
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 
@@ -108,9 +108,12 @@ def tf32_is_overridden() -> bool:
 
 
 def tensor_cores(device: Mapping[str, Any]) -> str:
-    """yes, no (with the reason) or unknown; GTX 16xx have capability 7.5 without Tensor Cores."""
-    if device["kind"] != "gpu" or not device["capability"]:
-        return "no" if device["kind"] == "cpu" else "unknown"
-    if "GTX 16" in device["device"]:
-        return "no (GTX 16 series)"
-    return "yes" if tuple(device["capability"]) >= (7, 0) else "no (capability below 7.0)"
+    """yes, no (with the reason) or unknown, as reports have it: see `devices.has_tensor_cores`."""
+    if device["kind"] == "cpu":
+        return "no"
+    has = has_tensor_cores(device)
+    if has is None:
+        return "unknown"
+    below = device["capability"][0] < 7
+    why = "capability below 7.0" if below else "one of Turing's small chips"
+    return "yes" if has else f"no ({why})"

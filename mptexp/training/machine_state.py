@@ -24,15 +24,6 @@ def nice() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
 
 
-def boot() -> str:
-    """Names the machine from its start to its end, and nothing else; empty where it has no name.
-
-    The system draws it at random when it starts, and the digest of it leads to no machine.
-    """
-    drawn = _read(Path("/proc/sys/kernel/random/boot_id"))
-    return hashlib.sha256(f"mptexp {drawn}".encode()).hexdigest()[:12] if drawn else ""
-
-
 def gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Names the GPUs that a sweep gave this process, and nothing else; empty where it gave none."""
     given = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")

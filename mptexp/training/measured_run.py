@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from mptexp.records import step_times
+from mptexp.records import interference, step_times
 from mptexp.spec import feasible
 from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
@@ -161,11 +161,16 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
         began = time.perf_counter()
         single = order[: min(run.max_steps or MOST_LATENCIES, MOST_LATENCIES)]
         latencies = [_latency(run, trainer, images, chosen) for chosen in single]
+        alone = (began, time.perf_counter())
         trainer.predict(clock)
         fit_s = time.perf_counter() - began
     outcome = _outcome(run, inferring, images, device, clock, sampler, before, fit_s)
     timing = outcome.timing | _latency_figures(latencies)
-    outcome = replace(outcome, timing=timing, latencies_s=latencies)
+    # The readings are of the timed windows: what interfered with single batches is told beside.
+    beside = interference.marks(sensors.summary(sampler.samples, [alone], device["kind"]))
+    told = {*interference.marks(outcome.sensors), *outcome.notes}
+    notes = (*outcome.notes, *(mark for mark in beside if mark not in told))
+    outcome = replace(outcome, timing=timing, latencies_s=latencies, notes=notes)
     if quantization:  # the process has trained too: its peak is not that of the inference
         outcome = replace(outcome, quantized=quantization, peak_memory_bytes=None)
     return outcome

@@ -119,6 +119,19 @@ def test_time_to_an_accuracy_is_that_of_the_first_epoch_that_has_it():
     assert sorted(accuracy.seconds_to(found, 0.85)) == [math.inf, math.inf]
 
 
+def test_when_an_accuracy_was_reached_is_not_known_of_an_epoch_without_a_time():
+    # The lie: infinite, as of a run that never reached it; or the end of a later epoch.
+    runs = [learned("float32", block, 0.5, 0.8, 0.9) for block in range(2)]
+    runs[0]["history"][1]["elapsed_s"] = None
+    seconds = accuracy.seconds_to(tables(runs), 0.7)
+    assert math.isnan(seconds[runs[0]["run_id"]])
+    assert seconds[runs[1]["run_id"]] == 20.0
+    assert accuracy.seconds_to(tables(runs), 0.95).tolist() == [math.inf, math.inf]
+    for epoch in runs[1]["history"]:
+        epoch["elapsed_s"] = None
+    assert accuracy.seconds_to(tables(runs[1:]), 0.7).isna().all()
+
+
 def test_an_accuracy_that_is_reached_exactly_is_reached():
     # The lie: "not reached", of 324 of 360 images, which Keras computes as 0.8999999762.
     exactly = float(np.float32(324 / 360))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import written_sweep
-from histograms import VALUES, ranges
+from histograms import VALUES, histogram, ranges
 from support import mptexp
 
 from mptexp.analysis import advice, exponent_range
@@ -123,6 +123,56 @@ def test_no_loss_scale_is_advised_where_float32_itself_overflows():
     said = " ".join(dynamic_range.answer(over))
     assert "bears is not known" in said
     assert "no fixed loss scale flushes" not in said
+
+
+SPREAD = np.exp2(np.random.default_rng(0).uniform(-100, 0, 10_000)).astype("float32")
+TINY = np.exp2(np.random.default_rng(0).normal(-60, 2, 10_000)).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("gradients", "said"),
+    [
+        (TINY, "No loss scale brings the gradients into float16's range."),
+        (SPREAD, "No loss scale brings the gradients into float16's range."),
+        (np.concatenate([VALUES, np.float32([1e6])]), "no fixed scale does both."),
+        (np.zeros(100, "float32"), "and so they are with any loss scale."),
+    ],
+)
+def test_float16_is_not_advised_where_no_scale_is_known_to_serve(gradients, said):
+    # The lie: "Use policy mixed_float16 with loss_scale dynamic", and below it any of these.
+    first, *others = dynamic_range.answer(ranges(["float16"], gradients=gradients))
+    assert said in " ".join(others)
+    assert first == "Use policy float32."
+
+
+def test_float16_is_not_advised_of_weights_that_are_not_finite():
+    # The lie: "with loss_scale dynamic", of weights that are infinite in float32. A mask is meant.
+    found = ranges(["float16"])
+    masked = ranges(["float16"], activations=np.float32([1, -np.inf]))
+    assert advice.advise(masked).policy == "mixed_float16"
+    broken = replace(found, kinds=found.kinds | {"weights": histogram(np.float32([1, np.inf]))})
+    assert advice.advise(broken).policy == "float32"
+
+
+@pytest.mark.parametrize(("tiny", "follows"), [(5, True), (20_000, False)])
+def test_that_bfloat16_needs_no_scale_follows_where_it_loses_few_values(tiny, follows):
+    # The lie: "at most 50 % of a kind of values … may leave it, so no loss scale is needed".
+    gradients = np.concatenate([VALUES, np.full(tiny, 2.0**-136, "float32")])
+    text = " ".join(dynamic_range.answer(ranges(["bfloat16"], gradients=gradients)))
+    assert "may leave it" in text
+    assert ("so no loss scale is needed" in text) is follows
+    assert ("whether it trains without a loss scale, range alone does not say" in text) != follows
+
+
+@pytest.mark.parametrize("native", [["bfloat16"], ["float16"], [], None])
+def test_advice_of_range_says_that_speed_is_open(native):
+    # The lie: "neither would be faster", and of a device with the instructions not a word, where
+    # nothing was timed.
+    *_, last = said = dynamic_range.answer(ranges(native))
+    assert last == dynamic_range.OF_RANGE
+    assert "`mptexp run`" in last
+    assert "would be faster" not in " ".join(said)
+    assert ("neither is expected to be faster" in " ".join(said)) is (native == [])
 
 
 def test_gradients_that_are_all_zero_need_no_scale_and_know_none():

@@ -38,6 +38,36 @@ def test_the_same_points_are_joined_across_devices(two):
     assert row.cost_per_million_images_b == pytest.approx(1.5 * row.cost_per_million_images_a)
 
 
+def test_sessions_of_several_prices_have_no_cost_and_it_is_said(tmp_path):
+    # The lie: "1.77 | 7.11", or "15.9 | 7.11": the price of the directory that was named first.
+    a = [
+        written_sweep(tmp_path / f"a{day}", "V100", 1 + day / 100, price=price)
+        for day, price in enumerate((1.0, 9.0, None))
+    ]
+    b = [written_sweep(tmp_path / f"b{day}", "V100", 1.0, price=4.0) for day in range(3)]
+    for sessions in (a[:2], a[1::-1], a[1:], a[:0:-1]):
+        points = compare.points(*compare.load(sessions, b))
+        assert not [name for name in points if "cost" in name]
+        assert not [head for head in comparisons.two_sweeps(points) if "Cost" in head]
+        (said,) = [text for text in comparisons.advice(points, False) if "Costs" in text]
+        assert "sessions of A differ in price_per_hour" in said
+    priced, none = (compare.points(*compare.load(side, b)) for side in (a[:1], a[2:]))
+    assert "Cost per million images, A | B" in comparisons.two_sweeps(priced)
+    for points in (priced, none):  # of a side without any price nothing is missing
+        assert not [text for text in comparisons.advice(points, False) if "Costs" in text]
+
+
+def test_memory_of_a_process_beside_that_of_an_allocator_is_told_apart(tmp_path):
+    # The lie: "900 MiB | 300 MiB", of a whole process and of what a GPU's allocator gave out.
+    cpu = written_sweep(tmp_path / "a", "AMD EPYC (CPU)", 10.0)
+    gpu, other = (written_sweep(tmp_path / name, "H100", 1.0) for name in "bc")
+    mixed = comparisons.two_sweeps(compare.points(*compare.load([cpu], [gpu])))
+    said = "1,024 MiB | 1,024 MiB (of the process | of the GPU's allocator)"
+    assert mixed["Memory, A | B"].tolist() == [said] * 2
+    alike = comparisons.two_sweeps(compare.points(*compare.load([gpu], [other])))
+    assert alike["Memory, A | B"].tolist() == ["1,024 MiB | 1,024 MiB"] * 2
+
+
 def test_what_else_differs_is_told(two):
     found = compare.differences(*two).set_index("what")
     assert found.loc["keras"].tolist() == ["3.15", "3.16"]

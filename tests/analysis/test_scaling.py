@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import record, replicated, tables, tables_of, trained_by
+from builders import diverged, record, replicated, tables, tables_of, trained_by
 from support import PROJECT
 
 from mptexp.analysis import scaling, sweep_tables
@@ -214,3 +214,40 @@ def test_replicas_that_another_call_measured_claim_no_scaling():
     part = called(two[:2], "b") + called(two[2:], "a")
     mixed = scaling.by_replicas(tables_of(called(one, "a"), part)).iloc[1]
     assert (mixed["flags"], mixed.blocks) == ("", 1)
+
+
+def test_what_diverged_is_neither_equal_nor_lower():
+    # The lie: no run of either side counted as diverged, whatever its record said.
+    def found(keras=(), native=()):
+        sides = ((trained_by("keras", 0.2), keras), (trained_by("native", 0.1), native))
+        runs = [diverged(m) if k in lost else m for own, lost in sides for k, m in enumerate(own)]
+        (row,) = scaling.learned(tables(runs), "frontend").to_dict("records")
+        return row
+
+    assert found()["verdict"] == "equal"
+    row = found(native=[1])
+    assert (row["candidate"], row["verdict"]) == ("native", "diverged")
+    row = found(keras=[1])
+    assert (row["candidate"], row["verdict"]) == ("keras", "diverged")
+    assert found([1], [1])["verdict"] == "baseline diverged"
+
+
+def test_replicas_learn_beside_one_with_the_batch_of_each_and_one_with_that_of_all():
+    two = [*replicated(2, 64, 0.1)]
+    for made in two:
+        made["history"] = [{"epoch": 1, "val_accuracy": 0.5}]
+    sides = replicated(1, 32, 0.1), replicated(1, 64, 0.15), two
+    found = scaling.learned(tables_of(*sides), "replicas")
+    assert list(found.sizes) == [(64, 32), (64, 64)]
+    assert list(found.candidate) == [2, 2]
+    assert list(found.faster) == [True, True]
+
+
+def test_how_runs_ended_is_told_of_each_side():
+    four = [diverged(made) for made in replicated(4, 128, 0.1)]
+    two = [made | {"status": "oom", "timing": {}} for made in replicated(2, 64, 0.1)]
+    found = scaling.endings(tables_of(replicated(1, 32, 0.1), two, four), "replicas")
+    assert list(found.replicas) == [1, 2, 4]
+    assert list(found.runs) == [3, 3, 3]
+    assert list(found.lost) == [{}, {"oom": 3}, {"diverged": 3}]
+    assert list(found.gains) == [False, False, True]

@@ -5,7 +5,7 @@ from builders import published, record, tables
 
 from mptexp.analysis import accuracy, summary, validity
 from mptexp.records.instruments import PROVEN, check
-from mptexp.records.schema import SEEN, VOID
+from mptexp.records.schema import REPEATED, SEEN, VOID
 from mptexp.report.answers import caveats, findings
 from mptexp.spec.run import Run
 
@@ -163,10 +163,13 @@ def test_an_accuracy_at_chance_level_is_not_trained(accuracy, flag):
         (f"90 of 90 validation images {SEEN}", "seen in training"),
         (f"2 of 90 validation images {SEEN}", ""),
         (f"all of the validation images {SEEN}", ""),
+        (f"380 of 400 validation images {REPEATED}", "copies in validation"),
+        (f"3 of 400 validation images {REPEATED}", ""),
     ],
 )
-def test_validation_images_that_are_trained_on_claim_no_accuracy(mark, flag):
-    # The lie: the validation folder is a copy of the training folder, and 100 % "equal".
+def test_validation_images_that_are_not_new_claim_no_accuracy(mark, flag):
+    # The lies: the validation folder is a copy of the training folder, and 100 % "equal"; twenty
+    # images stored twenty times each, and "equal".
     assert tables([record() | {"marks": [mark]}]).results["flags"].tolist() == [flag]
 
 

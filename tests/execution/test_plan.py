@@ -84,6 +84,28 @@ def test_filters_read_values_as_the_file_does(light, tmp_path):
     assert [(p.run.learning_rate, p.run.loss_scale) for p in kept] == [(0.001, 128.0)]
 
 
+def test_a_filter_needs_no_value_of_another_parameter(light, tmp_path):
+    # The lie: --only tied_head=false was told "no run has it; its values here: False, True".
+    light({"model": ["gpt"], "dataset": ["hamlet"], "tied_head": [True, False]})
+    kept = plan.select(_plan(tmp_path), ["tied_head=false"])
+    assert [p.run.tied_head for p in kept] == [False]
+    runs = [Run(model="my_models:build", from_logits=True), Run(batch_size=33, replicas=3)]
+    planned = [plan.Planned(str(k), run, "pending") for k, run in enumerate(runs)]
+    assert [p.run_id for p in plan.select(planned, ["from_logits=true"])] == ["0"]
+    assert [p.run_id for p in plan.select(planned, ["replicas=0x3"])] == ["1"]
+
+
+def test_a_filter_knows_a_folder_by_all_its_names_and_by_no_part_of_one(tmp_path, monkeypatch):
+    # The lie: --only 'dataset=folder:pics #2' measured folder:pics.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    places = ("~/pics", "~/pics #2", "~/pics ")
+    planned = [plan.Planned(p, Run(dataset=f"folder:{p}"), "pending") for p in places]
+    for given, meant in zip((f"{tmp_path}/pics", *places), ("~/pics", *places), strict=True):
+        assert [p.run_id for p in plan.select(planned, [f"dataset=folder:{given}"])] == [meant]
+    with pytest.raises(ParamsError, match=r"--only dataset=folder:~/x: no run .* folder:~/pics,"):
+        plan.select(planned, ["dataset=folder:~/x"])
+
+
 def test_the_cost_of_a_run_is_that_of_its_point(light, tmp_path):
     light({"seed": [0]}, repeats=2, expected_run_s=40)
     sweep, _ = params.read(tmp_path / "light.yaml")

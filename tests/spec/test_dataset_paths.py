@@ -33,6 +33,25 @@ def test_a_path_is_its_last_part(dataset, shown):
     assert dataset_paths.published(shown) == shown
 
 
+def test_a_blank_at_the_end_of_a_path_is_part_of_it():
+    # The lie: of a folder "pics " the images of the folder "pics" beside it were taken.
+    assert dataset_paths.path("folder:/x/pics ") == "/x/pics "
+    assert dataset_paths.full("folder:/x/pics ") == "/x/pics "
+    assert dataset_paths.published("folder:/x/pics ") == "folder:pics "
+    assert dataset_paths.path("folder: ") == ""
+
+
+def test_all_names_of_one_place_are_one_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = ("pics", "./pics/", "~/pics", f"{tmp_path}/x/../pics")
+    assert {dataset_paths.absolute(f"folder:{name}") for name in names} == {
+        f"folder:{tmp_path}/pics"
+    }
+    assert dataset_paths.absolute("idx:pics") == f"idx:{tmp_path}/pics"
+    assert dataset_paths.absolute("digits") == "digits"
+
+
 def test_a_relative_path_without_a_name_has_that_of_its_folder(tmp_path, monkeypatch):
     (tmp_path / "photos/inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "photos/inner")

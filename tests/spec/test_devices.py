@@ -34,6 +34,15 @@ def test_no_visible_gpu_means_the_cpu(monkeypatch):
         ("RTX 6000", "NVIDIA RTX 6000 Ada Generation", False),
         ("H200", "NVIDIA H200 NVL", False),
         ("A100", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", False),
+        # The lie: a part of a card that a virtual machine shares was the card.
+        ("A100", "GRID A100-10C", False),
+        ("A100-10C", "GRID A100-10C", True),
+        ("A100", "GRID A100-1-5CME", False),
+        ("A10", "NVIDIA A10-24Q", False),
+        ("P40", "GRID P40-3B4", False),
+        ("H200", "NVIDIA H200-141C", False),
+        ("K520", "GRID K520", True),  # a card of this name
+        ("Xeon", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz (CPU)", True),
         ("AMD Ryzen 7 7840U (CPU)", "AMD Ryzen 7 PRO 7840U (CPU)", False),
     ],
 )
@@ -75,6 +84,31 @@ def test_an_arm_cpu_is_told_by_its_numbers(monkeypatch, maker, part, name):
     devices.cpuinfo.cache_clear()
     assert devices.cpu_name() == name
     assert devices.cpu_version() == (f"implementer {maker}, part {part}, variant 0x1, revision 1")
+    monkeypatch.undo()
+    devices.cpuinfo.cache_clear()
+
+
+GENERIC = "model name\t: ARMv8 Processor rev 0 (v8l)\n"
+POWER = "processor\t: 0\ncpu\t\t: POWER{n} (architected)\nmodel\t\t: IBM pSeries\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (GENERIC + CORE.format(maker="0x41", part="0xd0c"), "Neoverse N1"),
+        (GENERIC + CORE.format(maker="0x41", part="0xd4f"), "Neoverse V2"),
+        (POWER.format(n=9), "POWER9 (architected)"),
+        (POWER.format(n=10), "POWER10 (architected)"),
+        ("processor\t: 0\nuarch\t\t: sifive,x280\n", "sifive,x280"),
+        ("cpu family\t: 6\nmodel\t\t: 143\nmodel name\t: A Xeon\n", "A Xeon"),
+        ("model name\n", platform.processor() or platform.machine()),
+    ],
+)
+def test_no_two_generations_of_a_cpu_have_one_name(monkeypatch, text, name):
+    # The lie: two Arm servers were "ARMv8 Processor rev 0 (v8l)", two POWERs "ppc64le".
+    monkeypatch.setattr(Path, "read_text", lambda path: text)
+    devices.cpuinfo.cache_clear()
+    assert devices.cpu_name() == f"{name} (CPU)"
     monkeypatch.undo()
     devices.cpuinfo.cache_clear()
 

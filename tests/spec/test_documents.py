@@ -46,6 +46,29 @@ def test_a_file_of_many_values_is_refused_before_they_are_made(unit, monkeypatch
     assert caught.value.problem_mark.line == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (" a #b ", "a #b "),
+        ("3 #2", "3 #2"),
+        ("#x", "#x"),
+        ("'a' #b", "a"),
+        ("[a, 'b #c'] # d", ["a", "b #c"]),
+        (" 1e-3 ", 0.001),
+        ("false", False),
+        ("", None),
+    ],
+)
+def test_a_plain_word_is_the_whole_text_and_all_else_is_yaml(text, value):
+    assert documents.plain(documents.word(text)) == value
+
+
+def test_a_file_of_yaml_1_1_is_read_without_a_warning(recwarn):
+    text = "%YAML 1.1\n---\nlearning_rate: 1e-3\n"
+    assert documents.content(text) == {"learning_rate": 0.001}
+    assert not recwarn.list
+
+
 def test_an_anchor_may_be_given_again():
     assert documents.plain(documents.load("a: &x 1\nb: &x 2\nc: *x\n")) == {"a": 1, "b": 2, "c": 2}
 

@@ -110,6 +110,13 @@ def test_of_a_user_who_is_not_known_nothing_is_counted(kind):
     assert feasible.training_images(run) is None
 
 
+@pytest.mark.parametrize("kind", ["folder", "idx", "text"])
+def test_of_a_path_that_the_system_does_not_take_nothing_is_counted(kind):
+    # The traceback: OSError 36, and of a folder that may not be entered PermissionError.
+    run = Run(dataset=f"{kind}:{'x' * 5000}", model="my_models:build")
+    assert feasible.training_images(run) is None
+
+
 def test_sizes_of_built_in_data():
     assert counted("synthetic", synthetic_length=77) == 77
     assert counted("digits") == feasible.DIGITS

@@ -68,3 +68,48 @@ def test_what_may_be_parts_or_classes_is_refused(tmp_path, names, doubtful):
     made(tmp_path, *names)
     with pytest.raises(ValueError, match=f"with classes in them: {doubtful}; allowed: two parts"):
         file_trees.parts(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["test", "TEST", "val", "validation_2", "testing"])
+def test_a_part_beside_class_folders_is_no_class(tmp_path, place):
+    made(tmp_path, "a/1.png", "b/1.png", f"{place}/1.png")
+    with pytest.raises(ValueError, match=f"validate or test with: {place}; allowed: two parts"):
+        file_trees.parts(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["valid", "test tube", "détest", "1", "train"])
+def test_a_class_of_another_name_is_one(tmp_path, place):
+    made(tmp_path, "a/1.png", "b/1.png", f"{place}/1.png")
+    assert file_trees.parts(tmp_path) == (tmp_path, None)
+
+
+def test_classes_that_are_called_as_parts_are_told_apart():
+    assert file_trees.like_parts(["bus", "Train", "test tube", "strainer", "Käse"]) == [
+        "Train",
+        "test tube",
+    ]
+
+
+def test_links_to_what_is_read_anyway_are_no_class_folders(tmp_path):
+    made(tmp_path, "set/a/1.png", "set/b/in/1.png", "set/.store/c/1.png", "elsewhere/1.png")
+    root = tmp_path / "set"
+    for name, target in {
+        "above": tmp_path,
+        "c": root / ".store/c",
+        "itself": root,
+        "like a": root / "a",
+        "like b": root / "b/in",
+        "new": tmp_path / "elsewhere",
+        "newer": tmp_path / "elsewhere",
+    }.items():
+        (root / name).symlink_to(target)
+    assert [folder.name for folder in file_trees.folders(root)] == ["a", "b", "c", "new"]
+
+
+def test_folders_of_a_nas_are_hidden_ones(tmp_path):
+    made(tmp_path, "a/1.png", "a/@eaDir/1.png/S.jpg", "#recycle/2.png", "@EADIR/a.png", "b/@.png")
+    left_out = {}
+    there = {os.path.relpath(path, tmp_path) for path in file_trees.below(tmp_path, left_out)}
+    assert there == {"a/1.png", "b/@.png"}
+    assert {p.name for p in left_out["hidden folders"]} == {"@eaDir", "#recycle", "@EADIR"}
+    assert [folder.name for folder in file_trees.folders(tmp_path)] == ["a", "b"]

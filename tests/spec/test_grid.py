@@ -34,6 +34,23 @@ def test_exclude_sees_defaults_that_are_not_written():
     assert sweep(exclude=[{"epochs": 20}]).points() == []
 
 
+def test_exclude_knows_a_place_by_all_its_names(tmp_path, monkeypatch):
+    # The lie: exclude of ~/pics left the point of $HOME/pics in the plan.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = ["digits", f"folder:{tmp_path}/pics"]
+    excluding = Sweep(matrix={"dataset": names}, exclude=[{"dataset": "folder:~/pics/"}])
+    assert [point["dataset"] for point in excluding.points()] == ["digits"]
+    assert excluding.idle() == []
+
+
+def test_an_entry_of_exclude_that_drops_nothing_is_named():
+    wrong = {"policy": "mixed_bfloat16", "batch_size": 64}
+    same = {"policy": "float32", "batch_size": 64}
+    excluding = sweep(exclude=[wrong, {"batch_size": 64}, same, {"epochs": 1}])
+    assert excluding.idle() == [wrong, {"epochs": 1}]
+    assert sweep().idle() == []
+
+
 def test_every_block_holds_every_point_in_another_order():
     runs = sweep(repeats=6).runs()
     blocks = [[r for r in runs if r.block == k] for k in range(6)]

@@ -37,7 +37,7 @@ def accepted(tmp_path, text, *overrides):
         ("matrix:\n  policy: [mixed_float61]\n", 2, ["did you mean mixed_float16", "bfloat16"]),
         ("defaults:\n  dataset: digit\nmatrix: {seed: [1]}", 2, ["'digit'", "allowed: digits"]),
         ("defaults:\n  model: resnet\nmatrix: {seed: [1]}", 2, ["allowed: keydana_cnn"]),
-        ("defaults:\n  loss_scale: -1\nmatrix: {seed: [1]}", 2, ["dynamic, none, a number above"]),
+        ("defaults:\n  loss_scale: -1\nmatrix: {seed: [1]}", 2, ["dynamic, none, a number of"]),
         ("defaults:\n  block: 1\nmatrix: {seed: [1]}", 2, ["block", "repeats"]),
         ("matrix:\n  bacth_size: [1]\n", 2, ["unknown key bacth_size", "batch_size"]),
         ("matrix:\n  policy: float32\n", 2, ["is 'float32'", "a list"]),
@@ -47,6 +47,12 @@ def accepted(tmp_path, text, *overrides):
         (GOOD + "equivalence_margin: -1\n", 4, ["equivalence_margin is -1", "above 0 and below 1"]),
         ("defaults:\n  target_ci: 0\nmatrix: {seed: [1]}", 2, ["target_ci is 0", "at least 0.001"]),
         ("defaults:\n  max_steps: 3\nmatrix: {seed: [1]}", 2, ["max_steps is 3", "at least 7"]),
+        ("matrix: {max_steps: [99999999999]}", 1, ["max_steps is 999", "of at most 1000000000"]),
+        ("matrix: {learning_rate: [1e-300]}", 1, ["learning_rate is 1e-300", "at least 1e-37"]),
+        ("matrix: {learning_rate: [.inf]}", 1, ["learning_rate is Inf", "at most 1e+38"]),
+        ("matrix: {clip_norm: [1e300]}", 1, ["clip_norm is 1e+300", "at most 1e+38"]),
+        ("matrix: {loss_scale: [.nan]}", 1, ["loss_scale is NaN", "at most 1e+38"]),
+        ("matrix: {loss_scale: [1e300]}", 1, ["loss_scale is 1e+300", "at most 1e+38"]),
         ("matrix:\n  memory_limit_gb: [-2]\n", 2, ["memory_limit_gb is -2", "above 0"]),
         (
             "defaults: {target_ci: 0.01}\nmatrix:\n  max_steps: [20, 900]\n",
@@ -123,6 +129,50 @@ def test_set_takes_a_list_as_an_axis(tmp_path):
     assert {r.epochs for r in sweep.runs()} == {1, 3}
 
 
+@pytest.mark.parametrize(
+    ("overrides", "points"),
+    [
+        (["policy=bfloat16", "matrix={batch_size: [8]}"], [("bfloat16", 8, 2)]),
+        (["epochs=1", "defaults={width: 0.5}"], [("float32", 32, 1), ("mixed_float16", 32, 1)]),
+        (
+            ["batch_size=8", "include=[{policy: bfloat16, batch_size: 64}]"],
+            [("float32", 8, 2), ("mixed_float16", 8, 2), ("bfloat16", 8, 2)],
+        ),
+        (
+            [
+                "epochs=[3, 4]",
+                "include=&i [&p {policy: bfloat16}, {<<: *p, width: 2}]",
+                "matrix={}",
+            ],
+            [("float32", 32, 3), ("float32", 32, 4)]
+            + [("bfloat16", 32, 3), ("bfloat16", 32, 4)] * 2,
+        ),
+    ],
+)
+def test_a_section_that_is_set_undoes_no_parameter_whatever_their_order(
+    tmp_path, overrides, points
+):
+    # The lie: with --set policy=bfloat16 --set 'matrix={batch_size: [8]}' float32 was run.
+    sweep, text = accepted(tmp_path, GOOD, *overrides)
+    runs = [Run(**point) for point in sweep.points()]
+    assert [(run.policy, run.batch_size, run.epochs) for run in runs] == points
+    assert accepted(tmp_path, GOOD, *reversed(overrides))[0] == sweep
+    assert params.parse(text, "params.yaml")[0] == sweep
+
+
+def test_of_a_key_that_is_set_twice_the_last_counts(tmp_path):
+    sweep, _ = accepted(tmp_path, GOOD, "epochs=[1, 3]", "repeats=2", "epochs=5", "repeats=1")
+    assert [run.epochs for run in sweep.runs()] == [5, 5]
+
+
+@pytest.mark.parametrize("place", ["/x/pics #2", "/x/pics ", "/x/#1", "/x/a #b #c "])
+def test_a_word_that_is_set_is_all_that_was_given(tmp_path, place):
+    # The lie: of folder:/x/pics #2 the images of folder:/x/pics were taken.
+    sweep, text = accepted(tmp_path, GOOD, f"dataset=folder:{place}")
+    assert {run.dataset for run in sweep.runs()} == {f"folder:{place}"}
+    assert params.parse(text, "params.yaml")[0] == sweep
+
+
 INCLUDES = """\
 defaults: {epochs: 2}
 matrix:
@@ -187,6 +237,7 @@ def test_a_set_of_an_included_point_is_checked_like_the_file(tmp_path):
         ("repeats=0", ["--set repeats=0: ", "of at least 1"]),
         ("epochs", ["not of the form key=value"]),
         ("epochs=[", ["not valid YAML"]),
+        ("epochs=3 #2", ["epochs is '3 #2'", "an integer"]),
     ],
 )
 def test_set_is_checked_like_the_file(tmp_path, override, words):

@@ -67,6 +67,28 @@ def test_a_newcomers_folder_has_what_a_sweep_needs(tmp_path):
     assert (first / "my_model.py").read_text() == "mine"
 
 
+def test_a_path_below_home_is_known_where_no_shell_writes_it_out(tmp_path):
+    # The lie: bash leaves ~ as it is in --out=~/x, and a folder of that name was made.
+    home = tmp_path / "home"
+    written_sweep(home / "a", "GPU", 1), (tmp_path / "here").mkdir()
+    for words in (("init", "~/mine"), ("export", "~/a", "--to=~/article")):
+        done = mptexp(*words, cwd=tmp_path / "here", HOME=str(home))
+        assert done.returncode == 0, done.stderr
+    assert (home / "mine/mine.yaml").is_file()
+    assert (home / "article/draft.md").is_file()
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_an_entry_of_exclude_that_drops_nothing_is_told(light, tmp_path):
+    light({"seed": [0, 1]}, exclude="[{seed: 1}, {policy: mixed_float16}]")
+    said = "exclude: no point of the matrix agrees with {policy: 'mixed_float16'}, so it drops none"
+    for command in ("plan", "run"):
+        done = mptexp(command, "light.yaml", *["--no-report"] * (command == "run"), cwd=tmp_path)
+        assert done.returncode == 0
+        assert said in done.stdout.splitlines()
+        assert "{seed: 1}" not in done.stdout
+
+
 def test_a_study_is_known_by_its_name_anywhere(tmp_path):
     words = ("plan", "tf32", "--fast", "--set", "policy=float32")
     named = json.loads(mptexp(*words, "--format", "json", cwd=tmp_path).stdout)["runs"]

@@ -2,6 +2,7 @@ import keras
 import pytest
 
 from mptexp.records.tables import BY_RANK
+from mptexp.spec import devices
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.policies import ARITHMETICS
 from mptexp.training import capability, costs, onednn
@@ -75,7 +76,19 @@ def test_pytorch_takes_tf32_for_convolutions_alone(body, usual):
 def test_tensor_cores_are_not_decided_by_capability_alone():
     assert capability.tensor_cores(gpu(7, 5, "NVIDIA GeForce GTX 1660")).startswith("no")
     assert capability.tensor_cores(gpu(7, 5, "Tesla T4")) == "yes"
-    assert capability.tensor_cores(gpu(6, 1)).startswith("no")
+    assert capability.tensor_cores(gpu(6, 1)) == "no (capability below 7.0)"
+    assert capability.tensor_cores(CPU) == "no"
+    assert capability.tensor_cores({"kind": "gpu", "capability": None, "device": "x"}) == "unknown"
+
+
+@pytest.mark.parametrize(
+    "name", ["Quadro T1000", "NVIDIA T400 4GB", "Quadro T2000 with Max-Q Design", "GeForce MX450"]
+)
+def test_the_doctor_says_of_tensor_cores_what_the_report_does(name):
+    # The lie: "Tensor Cores: yes" of cards of which the report knew that they have none.
+    card = gpu(7, 5, name)
+    assert devices.has_tensor_cores(card) is False
+    assert capability.tensor_cores(card) == "no (one of Turing's small chips)"
 
 
 def test_what_a_limit_leaves_is_native_or_not(monkeypatch):

@@ -244,6 +244,31 @@ def test_inference_has_latencies_and_a_throughput(tmp_path, backend, mode, front
     assert record["history"] == []
 
 
+# Others are at work while batches are alone, and not while many follow in a row.
+BUSY = """
+import os, subprocess
+from mptexp.training.frontends.fit import KerasFit
+spinning = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(os.cpu_count())]
+
+def predict(trainer, clock, real=KerasFit.predict):
+    for one in spinning:
+        one.kill()
+        one.wait()
+    return real(trainer, clock)
+
+KerasFit.predict = predict
+"""
+
+
+def test_what_interferes_with_single_batches_is_told_too(tmp_path):
+    # The lie: latencies beside which nothing was said to be at work.
+    asked = SMALL | {"phase": "inference", "batch_size": 16, "epochs": 1}
+    done = python(PROGRAM.replace("try:", f"{BUSY}\ntry:"), asked, MPTEXP_RUN_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["marks"].count("measured while other programs used the processor") == 1
+
+
 def test_an_input_that_a_backend_lacks_is_unsupported(tmp_path):
     said = train(tmp_path, backend="jax", input_mode="keydana")
     assert "input_mode keydana is a tf.data pipeline for training" in said

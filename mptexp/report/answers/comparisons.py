@@ -45,6 +45,8 @@ DEVICES_NOTE = (
 # What a step is and who makes it, by phase.
 STEPS = {"train": "a training step", "inference": "an inference step"}
 MADE_BY = {"train": "Trained by", "inference": "Predicted by"}
+# Peak memory of a side of two sweeps, see analysis.compare.
+WHOSE = {"process": "of the process", "allocator": "of the GPU's allocator"}
 ALIKE = {
     True: " All frameworks began from the same initial weights.",
     False: " **The frameworks did not begin from the same initial weights.**",
@@ -234,7 +236,7 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
             f"{m.name.capitalize()}, A | B": _accuracies(points, m.task)
             for m in task_words.met(points)
         },
-        "Memory, A | B": _both(points, "peak_memory_bytes", "memory"),
+        "Memory, A | B": _memory(points),
     }
     for unit in [f"{measure.task.unit}s" for measure in task_words.met(points)]:
         name = f"cost_per_million_{unit}"
@@ -310,6 +312,15 @@ def _accuracies(points: pd.DataFrame, task: tasks.Task) -> list[str]:
     ]
 
 
+def _memory(points: pd.DataFrame) -> list[str]:
+    """Peak memory on both sides; whose it is where that differs, as of a CPU and a GPU."""
+    cells = _both(points, "peak_memory_bytes", "memory")
+    whose = zip(cells, points.memory_of_a, points.memory_of_b, strict=True)
+    return [
+        cell + f" ({WHOSE[a]} | {WHOSE[b]})" * (a != b and cell != BLANK) for cell, a, b in whose
+    ]
+
+
 def _devices(points: pd.DataFrame) -> dict[str, list[str]]:
     pairs = [
         f"{a or BLANK} | {b or BLANK}"
@@ -365,6 +376,11 @@ def advice(points: pd.DataFrame, apart: bool) -> list[str]:
             "best measured interleaved, as values of one sweep's matrix, whose blocks alternate "
             "them; two versions or machines by three sessions or more of each, in turn, given by "
             "--a and --b."
+        )
+    for sides in set(points.unpriced) - {""}:
+        made.append(
+            f"Costs are not compared: sessions of {sides} differ in price_per_hour, which their "
+            "params.yaml gives."
         )
     if apart:
         made.append(

@@ -21,6 +21,10 @@ NOTE = (
 )
 # Trainings were measured to bear scales that flush more, and to diverge with ones that flush less.
 UNKNOWN = "with which scales it trains, range alone does not say"
+OF_RANGE = (
+    "This follows from the range of the numbers alone: whether the policy is faster on this device "
+    "is for `mptexp run` to measure."
+)
 
 
 def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
@@ -32,13 +36,13 @@ def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
 
 
 def answer(measured: DynamicRange) -> list[str]:
-    """The advice first, then why, then what float16 and bfloat16 lose: of range alone.
+    """The advice first, then why, then what float16 and bfloat16 lose, and that speed is open.
 
     Where a sweep measured loss scales in this training, see `loss_scales.of_training` instead.
     """
     advised = advice.advise(measured)
     why = [*reasons(advised), *_rests_on(measured)]
-    return [f"Use policy {choice(advised)}.", *why, *sentences(measured)]
+    return [f"Use policy {choice(advised)}.", *why, *sentences(measured), OF_RANGE]
 
 
 def _rests_on(measured: DynamicRange) -> list[str]:
@@ -67,14 +71,15 @@ def reasons(advised: Advice) -> list[str]:
     if "bfloat16" in advised.native:
         opening = (
             "This device computes in bfloat16, whose range is float32's: "
-            f"{_lost(advised.lost)}, so no loss scale is needed."
+            f"{_lost(advised.lost)}{_needs(advised.lost)}."
         )
         return [opening, *_not_finite(advised), _of_float16(advised)]
     if "float16" in advised.native:
         return [*_not_finite(advised), _of_float16(advised)]
     limited = advised.cpu_isa != "default"
     which = f"Under cpu_isa {advised.cpu_isa} this" if limited else "This"
-    opening = f"{which} device computes in neither 16-bit type natively: neither would be faster."
+    opening = f"{which} device computes in neither 16-bit type natively: "
+    opening += "neither is expected to be faster."
     return [opening, *_not_finite(advised), _of_float16(advised)]
 
 
@@ -83,6 +88,13 @@ def _lost(most: float) -> str:
     if not most:
         return "nothing that was measured is flushed to zero or too large"
     return f"at most {share(most)} of a kind of values that were measured may leave it"
+
+
+def _needs(most: float) -> str:
+    """Whether bfloat16 does without a loss scale, which follows only where it loses few values."""
+    if most > exponent_range.TOLERATED:
+        return "; whether it trains without a loss scale, range alone does not say"
+    return ", so no loss scale is needed"
 
 
 def _not_finite(advised: Advice) -> list[str]:
@@ -105,6 +117,11 @@ def _of_float16(advised: Advice) -> str:
         return "Which loss scale float16 needs, gradients that are all zero do not say."
     if {*advised.not_finite} & {*GRADIENTS} and advised.fixed_scales is None:
         return "Which loss scale float16 bears is not known, as its gradients' largest is not."
+    if not advised.scalable:
+        return (
+            "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and "
+            f"leaves the largest finite; {UNKNOWN}."
+        )
     if advised.fixed_scales is None:
         return (
             "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and "

@@ -63,7 +63,8 @@ def compared(tables: Tables) -> pd.DataFrame:
     """The rows of the headline table that have a ratio, with what tells each apart: place.
 
     Also with difference and verdict of the policy's accuracy, with what tells a row apart from
-    others of its phase: within_phase, and with the baseline's step time at its point: base_step_s.
+    others of its phase: within_phase, with the baseline's step time at its point: base_step_s, and
+    whether runs of the policy were out of memory there: out_of_memory.
     """
     rows = _told_apart(tables)
     return rows.dropna(subset="speedup") if len(rows) else rows
@@ -102,6 +103,9 @@ def _told_apart(tables: Tables) -> pd.DataFrame:
     columns = {"policy": "baseline", "step_s": "base_step_s"}
     steps = table[[*POINT, *columns]].rename(columns=columns)
     table = table.merge(steps, "left", [*POINT, "baseline"])
+    out = summary.ended(tables.results, "oom")
+    points = table[[*POINT, "policy"]].itertuples(index=False, name=None)
+    table = table.assign(out_of_memory=[point in out for point in points])
     for _, own in table.groupby("phase"):
         table.loc[own.index, "within_phase"] = wording.places(own, short=True)
     return table.assign(place=wording.places(table, short=True))

@@ -8,6 +8,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, memory, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
+from mptexp.report.answers import quality
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.wording import verbatim
 
@@ -20,9 +21,9 @@ def gains(tables: Tables) -> pd.DataFrame:
     """The gains that are proven, the largest first, as rows of `speedups.best_batches`.
 
     Each policy is at its own best batch size, at which no run of the baseline had room. With
-    base_size, that of the baseline, and default_policy, the device's; place and device tell a row
-    from the others of the sweep, and are empty where it has one. Not of policies that are known to
-    lose accuracy; none where it is doubtful what had no memory.
+    base_size, that of the baseline, default_policy, the device's, and room, the memory allowed;
+    place and device tell a row from the others of the sweep, and are empty where it has one. Not of
+    policies that are known to lose accuracy; none where it is doubtful what had no memory.
     """
     table = _told_apart(tables.best_batches)
     names = {"policy": "baseline", "batch_size": "base_size", "largest": "base_largest"}
@@ -39,6 +40,7 @@ def gains(tables: Tables) -> pd.DataFrame:
     own = fed if (tables.ok.input_mode != "resident").any() else own
     defaults = tables.ok.groupby("gpu_model").default_policy.first()
     own = own.assign(default_policy=own.gpu_model.map(defaults))
+    own = own.assign(room=quality.room(tables))
     return own.sort_values("speedup", ascending=False, kind="stable")
 
 
@@ -113,6 +115,7 @@ def _base(row: Mapping[str, Any]) -> str:
 
 
 def _room(row: Mapping[str, Any]) -> str:
-    """`at batch size 128, where float32 runs out of memory`."""
+    """`at batch size 128, where float32 runs out of memory`; of a limit, `does not fit in 4 GB`."""
+    lacks = f"does not fit{row['room']}" if row["room"] else "runs out of memory"
     base = wording.default_name(row["baseline"])
-    return f"at batch size {row['batch_size']:,}, where {base} runs out of memory"
+    return f"at batch size {row['batch_size']:,}, where {base} {lacks}"

@@ -32,7 +32,7 @@ def _losses(needed: Needed) -> list[str]:
     if needed.layers and kept:
         words.append(f"with these layers in float32 {_loss(kept[-1])}")
     tried = wording.count(len(needed.trials), "choice of layers was", "choices of layers were")
-    return [f"Training loss: {', '.join(words)}.", f"{tried} tried."]
+    return [f"Training loss, the mean of {BLOCKS} seeds: {', '.join(words)}.", f"{tried} tried."]
 
 
 def _loss(trial: Trial) -> str:
@@ -42,5 +42,5 @@ def _loss(trial: Trial) -> str:
 def _rule(steps: int) -> str:
     return (
         f"As good as float32 counts a loss at most {wording.share(SHARE)} or {NATS:g} above its "
-        f"own after {steps} steps, the mean of {BLOCKS} seeds."
+        f"own after {steps} steps, with each of {BLOCKS} seeds."
     )

@@ -5,6 +5,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, memory, summary, validity
 from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records.schema import FITTED
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.task_words import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, UNDECIDED, default_name, listed, verbatim
@@ -238,7 +239,8 @@ def _memory(tables: Tables) -> str:
         told = f"about the same with {listed(same)}, others {INCONCLUSIVE}"
         return f"memory: {told if same else INCONCLUSIVE + few}"
     said: dict[tuple[str, str], list[str]] = {}
-    for name, own in _native_first(proven, tables).groupby("candidate", sort=False):
+    ordered = _native_first(proven.assign(finding=words), tables)
+    for (name, _), own in ordered.groupby(["candidate", "finding"], sort=False):
         total = int((rows.candidate == name).sum())
         some = f" in {len(own)} of {total} settings" * (len(own) < total)
         said.setdefault((_saved((1 - own.ratio) * 100), some), []).append(f"**{name}**")
@@ -253,53 +255,60 @@ def _fits(tables: Tables) -> str:
     sizes = largest_batches(tables)
     if sizes.empty:
         return ""
-    failed = least_too_large(tables)
-    both = pd.DataFrame({"fits": sizes, "not": failed.reindex(sizes.index)})
     named = [
-        f"{fits:,} (not {fails:,.0f}) with {listed([f'**{policy}**' for policy in own.index])}"
-        for (fits, fails), own in both.groupby(["fits", "not"])
+        f"{between(fits, fails)} with {listed([f'**{policy}**' for policy in own.index])}"
+        for (fits, fails), own in sizes.groupby(["fits", "fails"])
     ]
-    return f"largest batch that fits: {listed(named)}"
+    return f"largest batch that fits{room(tables)}: {listed(named)}"
 
 
-def least_too_large(tables: Tables) -> pd.Series:
-    """The smallest batch size that did not fit, of those that were tried, by policy."""
-    tried = tables.attempts
-    return tried[tried.status == "oom"].groupby("policy").batch_size.min()
+def room(tables: Tables) -> str:
+    """` in 1.3 GB`: the memory that a sweep allows its runs; empty where it allows all."""
+    limits = {record["parameters"].get("memory_limit_gb") for record in tables.records}
+    (limit,) = limits if len(limits) == 1 else {None}
+    return f" in {limit:g} GB" if limit else ""
 
 
-def largest_batches(tables: Tables) -> pd.Series:
+def between(fits: int, fails: int) -> str:
+    """`320 (not 352)`; of a search that did not end, `between 256 and 512`."""
+    known = fails - fits <= max(1, fits / 8)  # to which a search goes on
+    return f"{fits:,} (not {fails:,})" if known else f"between {fits:,} and {fails:,}"
+
+
+def largest_batches(tables: Tables) -> pd.DataFrame:
     """The largest batch size by policy, where a larger one was tried and did not fit.
 
     Of a sweep of one point but for batch sizes; tables have that of others. None where one of the
     runs or attempts may not be relied on.
+
+    Returns:
+        By policy: fits (the largest that did), fails (the smallest above it that did not).
     """
-    tried = tables.attempts
+    tried, columns = tables.attempts, ["fits", "fails"]
     if tried.empty or not _one_network(tables) or not memory.is_relied_on(tables):
-        return pd.Series(dtype=int)
-    ran = tables.results[tables.results.status.isin(memory.FITTED)]
-    fitted = pd.concat([ran, tried[tried.status.isin(memory.FITTED)]])
+        return pd.DataFrame(columns=columns, dtype=int)
+    ran = tables.results[tables.results.status.isin(FITTED)]
+    fitted = pd.concat([ran, tried[tried.status.isin(FITTED)]])
     # A short attempt fitted at which every whole run was out of memory.
     named = ["policy", "batch_size"]
     out = tables.results[tables.results.status == "oom"]
     bad = pd.MultiIndex.from_frame(out[named]).difference(pd.MultiIndex.from_frame(ran[named]))
     fitted = fitted[~pd.MultiIndex.from_frame(fitted[named]).isin(bad)]
     sizes = fitted.groupby("policy", sort=False).batch_size.max()
-    failed = tried[tried.status == "oom"].groupby("policy").batch_size.max()
-    return sizes[sizes < failed.reindex(sizes.index)]
+    lost = tried[(tried.status == "oom") & (tried.batch_size > tried.policy.map(sizes))]
+    fails = lost.groupby("policy").batch_size.min()
+    return pd.concat([sizes, fails], axis=1, join="inner", keys=columns).astype(int)
 
 
 def _one_network(tables: Tables) -> bool:
     """Whether all that was run or tried is one point, but for batch sizes."""
     others = [name for name in POINT if name not in ("batch_size", "jit")]
     every = pd.concat([tables.results, tables.attempts])[[*others, "status"]]
-    known = every[every.status.isin([*memory.FITTED, "oom"])][others]
+    known = every[every.status.isin([*FITTED, "oom"])][others]
     return bool(known.nunique().max() <= 1 and tables.ok.jit.nunique() <= 1)
 
 
 def _saved(saved: pd.Series) -> str:
-    """`5 to 20 % less`, `from 8 % less to 5 % more`; of what is saved, less than zero is more."""
-    if saved.min() < 0 < saved.max():
-        return f"from {saved.max():.0f} % less to {-saved.min():.0f} % more"
+    """`5 to 20 % less`, or `more`; of what is saved in percent, less than zero is more."""
     ends = dict.fromkeys(f"{v:.0f}" for v in (saved.abs().min(), saved.abs().max()))
     return f"{' to '.join(ends)} % {'less' if saved.max() > 0 else 'more'}"

@@ -15,6 +15,7 @@ from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel, sns
 from mptexp.report.measured_sweep import MeasuredSweep
+from mptexp.report.tables import text_tables
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 
@@ -212,7 +213,9 @@ def _caption_latency(tables: Tables) -> str:
     )
     table = style.drawn(style.by_point(tables.latencies))
     keys = [*POINT, "policy"]
-    ends = table.groupby(keys, dropna=False).latency_s.quantile([0.5, 0.99]).unstack().reset_index()
+    groups = table.groupby(keys, dropna=False).latency_s
+    ends = groups.quantile([0.5, 0.99]).unstack()
+    ends = ends.assign(n=groups.count(), slowest=groups.max()).reset_index()
     flags = tables.ok.groupby(keys, as_index=False, dropna=False)["flags"].agg(validity.together)
     ends = ends.assign(place=wording.places(ends)).merge(flags, on=keys)
     valid = validity.sound(ends, "time")
@@ -220,10 +223,12 @@ def _caption_latency(tables: Tables) -> str:
         return opening
     worst = valid.loc[(valid[0.99] - valid[0.5]).idxmax()]  # the axis is linear
     of = " of what is valid" * (len(valid) < len(ends))
+    slow = f"99th percentile {worst[0.99] * 1e3:.2f} ms, over the batches of all repeats"
+    if worst.n < text_tables.FEW_LATENCIES:
+        slow = f"the slowest of the {worst.n} batches of all repeats {worst.slowest * 1e3:.2f} ms"
     return (
         f"{opening} The longest{of} is {worst.policy}'s {wording.at(worst.place)}: median "
-        f"{worst[0.5] * 1e3:.2f} ms, 99th percentile {worst[0.99] * 1e3:.2f} ms, over the batches "
-        "of all repeats."
+        f"{worst[0.5] * 1e3:.2f} ms, {slow}."
     )
 
 

@@ -211,7 +211,8 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
         pairs = zip(choices, names, strict=True)
         what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
     title = f"The numbers of {whose} ask for {what}"
-    yield Subject(title, reasons, advice=f"use policy {what}.", figure="exponents")
+    said = [*reasons, dynamic_range.OF_RANGE]
+    yield Subject(title, said, advice=f"use policy {what}.", figure="exponents")
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:

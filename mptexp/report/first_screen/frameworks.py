@@ -1,9 +1,8 @@
 """What reduced precision gains in each framework, and what Keras costs beside a plain loop."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -11,10 +10,10 @@ from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
 from mptexp.report.first_screen import policy_speed, ratios
-from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Subject, first
-from mptexp.report.text import task_words, wording
+from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Subject
+from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import in_words
-from mptexp.report.text.wording import listed, verbatim
+from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
 
 NAMES = LABELS | {"keras": "Keras", "native": "a plain loop"}  # of what is compared
@@ -28,7 +27,7 @@ def of_frameworks(tables: Tables) -> Iterator[Subject]:
         if rows.phase.nunique() > 1:
             labels = labels + ", " + rows.phase.map(partial(in_words, "phase"))
         made = ratios.of(rows, labels, "TensorFlow", tables)
-        beside = (_with_accuracy(one, "backend", tables) for one in made)
+        beside = (ratios.with_losses(one, tables, "backend", NAMES) for one in made)
         yield from _after_speed(beside, tables, "other frameworks")
 
 
@@ -42,7 +41,7 @@ def of_frontends(tables: Tables) -> Iterator[Subject]:
         made |= {"inference": "Keras inference"}
         labels = rows.phase.map(made) + " on " + frameworks + ", " + rows.policy
         short = (_short(made) for made in ratios.of(rows, labels, "a plain loop", tables))
-        beside = (_with_accuracy(one, "frontend", tables) for one in short)
+        beside = (ratios.with_losses(one, tables, "frontend", NAMES) for one in short)
         yield from _after_speed(beside, tables, "Keras")
 
 
@@ -58,41 +57,6 @@ def _short(made: Subject) -> Subject:
     bound = "up to " * (len(slower) > 1)
     title = f"{name} is {bound}{wording.factor(1 / bar.value)}× slower than a plain loop"
     return replace(made, title=title, advice="a plain loop avoids what Keras costs there.")
-
-
-def _with_accuracy(made: Subject, axis: str, tables: Tables) -> Subject:
-    """With what is shown to learn less: its speed is no gain, and nobody is told to use it."""
-    rows = scaling.learned(tables, axis)
-    rows = rows[rows.verdict == "lower"] if len(rows) else rows
-    if rows.empty:
-        return made
-    said = [_less(row) for row in rows.sort_values("difference").to_dict("records")]
-    made = replace(made, sentences=[f"{first(said)}.", *made.sentences])
-    proven = any(bar.finding in ("faster", "slower") for bar in made.bars)
-    gains = rows[rows.faster].drop_duplicates("candidate")
-    if gains.empty or not proven:
-        return made
-    measure = task_words.of(gains.dataset.iloc[0])
-    whose = listed([f"{NAMES[name]}'s" for name in gains.candidate])
-    lower = measure.words.get("lower", "lower")
-    title = f"{made.title}; {whose} {measure.name} is {lower}"
-    return replace(
-        made, title=title, advice=f"find out first why {whose} {measure.name} is {lower}."
-    )
-
-
-def _less(row: Mapping[str, Any]) -> str:
-    """`Validation accuracy is lower in a plain loop than in Keras (JAX, float32): −60.0 ...`."""
-    measure = task_words.of(row["dataset"])
-    sides = [NAMES[row[name]] for name in ("candidate", "baseline")]
-    backend = [LABELS[row["backend"]]] if "backend" in row else []
-    where = ", ".join([*backend, row["policy"], *["compiled"] * row["jit"]])
-    over = [row[name] for name in ("difference", "low", "high", "blocks")]
-    change = measure.difference(*over).partition(" (n =")[0]
-    return (
-        f"Validation {measure.name} is {measure.words.get('lower', 'lower')} in {sides[0]} than in "
-        f"{sides[1]} ({verbatim(where)}): {change} {measure.unit.partition(' of ')[0]}"
-    )
 
 
 def _headed(bars: Sequence[Bar], what: str, base: str) -> list[Bar]:

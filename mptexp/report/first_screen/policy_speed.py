@@ -76,12 +76,12 @@ def _largest(tables: Tables) -> str:
     if len(sizes) < 2:
         return ""
     # What was tried has gaps: the limit lies between what fits and what does not.
-    fails = quality.least_too_large(tables)
-    if sizes.nunique() == fails[sizes.index].nunique() == 1:
-        only = f"{sizes.iloc[0]:,} (not {fails[sizes.index[0]]:,})"
-        return f"Equally large batches fit with {listed([*sizes.index])}: {only}; "
-    named = listed([f"{size:,} (not {fails[p]:,}) with {p}" for p, size in sizes.items()])
-    return f"The largest batch is {named}; "
+    each = [quality.between(*row) for row in sizes.itertuples(index=False)]
+    where = quality.room(tables)
+    if len(set(each)) == 1 and not each[0].startswith("between"):
+        return f"Equally large batches fit{where} with {listed([*sizes.index])}: {each[0]}; "
+    named = listed([f"{size} with {p}" for p, size in zip(sizes.index, each, strict=True)])
+    return f"The largest batch{where} is {named}; "
 
 
 def _order(column: pd.Series) -> pd.Series:
@@ -145,6 +145,8 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
         return f"; its {lost.name} is {lost.words.get('lower', 'lower')}{where}"
     if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
         return "; some runs diverged"
+    if own.out_of_memory.any():
+        return "; some runs ran out of memory"
     measure, own = task_words.of(best.dataset), own[own.phase == best.phase]
     if best.verdict == "equal":
         within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")

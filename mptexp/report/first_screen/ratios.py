@@ -1,18 +1,25 @@
-"""Ratios of speed that are not between policies."""
+"""Ratios of speed that are not between policies, and what may stand against the faster side."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mptexp.analysis import scaling
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats
+from mptexp.report.answers import caveats, findings
 from mptexp.report.first_screen import policy_speed, speed_advice
 from mptexp.report.first_screen.parts import Bar, Subject, first, provisional
-from mptexp.report.text import wording
-from mptexp.report.text.wording import INCONCLUSIVE, verbatim
+from mptexp.report.text import task_words, wording
+from mptexp.report.text.wording import INCONCLUSIVE, listed, verbatim
+from mptexp.spec.backends import LABELS
+
+PROVEN = ("faster", "slower")
 
 
 def of(
@@ -36,7 +43,7 @@ def of(
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
     rows = rows.sort_values("speedup", kind="stable")
     bars = [policy_speed.bar_of(row, row["label"]) for row in rows.to_dict("records")]
-    proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
+    proven = [bar for bar in bars if bar.finding in PROVEN]
     slower, faster = (
         [bar for bar in proven if bar.finding == word] for word in ("slower", "faster")
     )
@@ -74,3 +81,115 @@ def _named(bars: Sequence[Bar]) -> str:
     """Comparisons in words, the largest effects first."""
     order = sorted(bars, key=lambda bar: -abs(np.log(bar.value)))
     return first([f"**{verbatim(bar.label)}** {bar.text.partition(' (')[0]}" for bar in order])
+
+
+def with_losses(made: Subject, tables: Tables, axis: str, names: Mapping[Any, str]) -> Subject:
+    """With what is shown to learn less, or has runs that did not end well: speed is no gain then.
+
+    Nobody is told to use such a side before it is known why.
+
+    Args:
+        axis: as `scaling.learned` takes it.
+        names: of its values.
+    """
+    learned, ended = (
+        table.assign(place=_places(table, axis)) if len(table) else table
+        for table in (scaling.learned(tables, axis), scaling.endings(tables, axis))
+    )
+    less = learned[learned.verdict == "lower"] if len(learned) else learned
+    lost = ended[ended.lost.map(len) > 0] if len(ended) else ended
+    if less.empty and lost.empty:
+        return made
+    clauses = [_less(less, axis, names), _lost(lost, axis, names)]
+    said = " ".join(f"{wording.capitalized(first(own))}." for own in clauses if own)
+    open_ = all(bar.finding == INCONCLUSIVE for bar in made.bars)
+    behind = [] if open_ else _behind(less, names)
+    failing = _failing(ended, axis, names)
+    title = "; ".join([made.title, *behind, *failing])
+    made = replace(made, title=title, sentences=[said, *made.sentences])
+    proven = any(bar.finding in PROVEN for bar in made.bars)
+    if not proven or not (behind or (len(lost) and lost.gains.any())):
+        return made
+    why = " and ".join(f"why {clause}" for clause in [*behind, *failing])
+    return replace(made, advice=f"find out first {why}.")
+
+
+def _behind(less: pd.DataFrame, names: Mapping[Any, str]) -> list[str]:
+    """`a plain loop's accuracy is lower`: of what is faster, in the mean at least."""
+    gains = less[less.faster].drop_duplicates("candidate") if len(less) else less
+    if gains.empty:
+        return []
+    measure = task_words.of(gains.dataset.iloc[0])
+    whose = listed([_possessive(names[name]) for name in gains.candidate])
+    return [f"{whose} {measure.name} is {measure.words.get('lower', 'lower')}"]
+
+
+def _possessive(name: str) -> str:
+    """`Keras's`, `2 replicas'`."""
+    return f"{name}'" if name.endswith("replicas") else f"{name}'s"
+
+
+def _failing(ended: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[str]:
+    """`some runs of Keras and a plain loop diverged`, `all runs of 4 replicas diverged`.
+
+    Not of what never fits into the memory, of which nobody asks why.
+    """
+    said: dict[tuple[str, str], list[str]] = {}
+    for name, own in ended.groupby(axis, sort=False) if len(ended) else ():
+        met = [*dict.fromkeys(chain(*own.lost[own.fits]))]
+        if met:
+            all_lost = own.lost.map(lambda lost: sum(lost.values())).sum() == own.runs.sum()
+            how = listed([_ends(status, several=True) for status in met])
+            said.setdefault(("all" if all_lost else "some", how), []).append(names[name])
+    return [f"{which} runs of {listed(whose)} {how}" for (which, how), whose in said.items()]
+
+
+def _less(less: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[str]:
+    """`validation accuracy is lower in a plain loop than in Keras (JAX, float32): −60.0 ...`."""
+    clauses, at = [], "with" if axis == "replicas" else "in"
+    ordered = less.sort_values("difference") if len(less) else less
+    for row in ordered.to_dict("records"):
+        measure = task_words.of(row["dataset"])
+        sides = [names[row[name]] for name in ("candidate", "baseline")]
+        over = [row[name] for name in ("difference", "low", "high", "blocks")]
+        change = measure.difference(*over).partition(" (n =")[0]
+        clauses.append(
+            f"validation {measure.name} is {measure.words.get('lower', 'lower')} {at} {sides[0]} "
+            f"than {at} {sides[1]} ({row['place']}): {change} {measure.unit.partition(' of ')[0]}"
+        )
+    return clauses
+
+
+def _lost(lost: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[str]:
+    """`3 of 6 runs of a plain loop (JAX, float32) diverged`; those first that would be a gain."""
+    clauses = []
+    ordered = lost.sort_values("gains", ascending=False, kind="stable") if len(lost) else lost
+    for row in ordered.to_dict("records"):
+        (status, n), *others = row["lost"].items()
+        runs = wording.count(row["runs"], "run")
+        which = f"all {runs}" if n == row["runs"] > 1 else f"{n} of {runs}"
+        how = [_ends(status, n > 1), *(f"{n} {_ends(status, n > 1)}" for status, n in others)]
+        clauses.append(f"{which} of {names[row[axis]]} ({row['place']}) {listed(how)}")
+    return clauses
+
+
+def _ends(status: str, several: bool) -> str:
+    """`ran out of memory`, `was killed`, of several runs `were killed`."""
+    return findings.ENDS[status].replace("was ", "were " if several else "was ")
+
+
+def _places(table: pd.DataFrame, axis: str) -> list[str]:
+    """`JAX, float32, compiled`; then the batch sizes and what else tells the rows apart."""
+    replicas = axis == "replicas"
+    sized = replicas or len({*chain(*table.sizes)}) > 1
+    others = table.assign(backend="", jit=False, batch_size=0, replicas=1)
+    apart = len(others[POINT].drop_duplicates()) > 1
+    more = wording.places(others) if apart else [""] * len(table)
+    places = []
+    for row, other in zip(table.to_dict("records"), more, strict=True):
+        sizes = " against ".join(map(str, dict.fromkeys(row["sizes"])))
+        sizes = f"{'global ' * replicas}batch size {sizes}" * sized
+        backend = LABELS[row["backend"]] if axis == "frontend" else ""
+        compiled = "compiled" * (row["jit"] is True)
+        places.append(", ".join(filter(None, [backend, row["policy"], compiled, sizes, other])))
+    return [verbatim(place) for place in places]

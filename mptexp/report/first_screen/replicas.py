@@ -1,6 +1,6 @@
 """Replicas of a model: several to one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -8,30 +8,80 @@ import pandas as pd
 from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.first_screen import ratios
-from mptexp.report.first_screen.parts import Subject
+from mptexp.report.first_screen.parts import PROVISIONAL, Subject, provisional
 from mptexp.report.text import wording
 
 PARTS = "Logical replicas are parts of one CPU: their scaling says nothing of hardware."
 NOTHING = "More replicas are not shown to train more images a second than one"
+KEEP = "keep one replica"
+# What several replicas are compared with, by whether the batch size of each is kept.
+BASES = {
+    True: "1 replica with the same batch size per replica",
+    False: "1 replica with the same global batch size",
+}
 
 
 def of(tables: Tables) -> Iterator[Subject]:
-    """Several replicas to one, the batch of each kept; the global one where that was not run."""
+    """Several replicas to one, with the batch of each kept and with the global one: what was run.
+
+    Each kind has a baseline of its own, and neither stands for the other: with the batch of each
+    kept there may be a gain where a step of the same global batch takes longer, or the reverse.
+    """
     rows = scaling.by_replicas(tables)
     if rows.empty:
         return
-    each = bool(rows.speedup.notna().any())
+    kinds = {base: _of_kind(rows, each) for each, base in BASES.items()}
+    kinds = {base: own for base, own in kinds.items() if len(own)}
+    made = [
+        subject
+        for base, own in kinds.items()
+        for subject in ratios.of(own, own.label, base, tables, nothing=NOTHING, otherwise=KEEP)
+    ]
+    if len(made) > 1:
+        every = pd.concat(kinds.values(), ignore_index=True)
+        pooled = ratios.of(every, every.label, "one", tables, nothing=NOTHING, otherwise=KEEP)
+        made = [_joined(made, next(pooled))]
+    logical = any(own.logical.any() for own in kinds.values())
+    names = {n: wording.count(n, "replica") for n in tables.results.replicas.unique()}
+    for subject in made:
+        said = [" ".join(subject.sentences), *[PARTS] * logical]
+        yield ratios.with_losses(replace(subject, sentences=said), tables, "replicas", names)
+
+
+def _of_kind(rows: pd.DataFrame, each: bool) -> pd.DataFrame:
+    """The rows with a ratio to one replica, labelled: see `_labels`."""
     if not each:
         strong = [name for name in rows if name.startswith("strong_")]
         plain = {name: name.removeprefix("strong_") for name in strong}
         rows = rows.drop(columns=plain.values(), errors="ignore").rename(columns=plain)
     rows = rows[rows.speedup.notna()]
-    labels = _labels(rows, each)
-    same = "batch size per replica" if each else "global batch size"
-    base, otherwise = f"1 replica with the same {same}", "keep one replica"
-    for subject in ratios.of(rows, labels, base, tables, nothing=NOTHING, otherwise=otherwise):
-        said = [*subject.sentences, *[PARTS] * bool(rows.logical.any())]
-        yield replace(subject, sentences=said)
+    return rows.assign(label=_labels(rows, each)) if len(rows) else rows
+
+
+def _joined(made: Sequence[Subject], pooled: Subject) -> Subject:
+    """Both kinds as one answer: what either proves is its title; else what both come to.
+
+    Args:
+        made: those; pooled: all of their ratios as if they had one baseline.
+    """
+    shown = [one for one in made if any(bar.finding in ratios.PROVEN for bar in one.bars)]
+    open_ = pooled.title.startswith(NOTHING)
+    unsure = [one for one in made if one.title.startswith(PROVISIONAL)]
+    titles = [one.title.removeprefix(f"{PROVISIONAL}: ") for one in shown or unsure]
+    title = "; ".join(titles)
+    title = title if shown else pooled.title if open_ else provisional(title)
+    bars = [replace(bar, group=f"Against {one.baseline}") for one in made for bar in one.bars]
+    said = [_against(text, one.baseline) for one in made for text in one.sentences]
+    return Subject(title, said, bars, advice=pooled.advice)
+
+
+def _against(text: str, base: str) -> str:
+    """A sentence on ratios that says to what: `Against 1 replica with ..., inconclusive: ...`."""
+    if base in text:
+        return text
+    opening, _, named = text.partition(": ")
+    opening = opening.partition(" (")[0]
+    return f"Against {base}, {opening[0].lower()}{opening[1:]}: {named}"
 
 
 def _labels(rows: pd.DataFrame, each: bool) -> pd.Series:

@@ -113,7 +113,8 @@ def _of_phase(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
 
 def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
     base = strict_baseline(rows)
-    worse = (rows.finding == "faster") & rows.verdict.isin(["lower", "diverged"])
+    bad = rows.verdict.isin(["lower", "diverged"]) | rows.out_of_memory
+    worse = (rows.finding == "faster") & bad
     rows = rows.assign(finding=rows.finding.mask(worse, "worse"))
     # What is proven and rounds to 1.00 is worth no change.
     faster = rows[(rows.finding == "faster") & (rows.apply(wording.direction, axis=1) == "faster")]

@@ -141,6 +141,7 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
         "replicas": scaling.by_replicas(tables),
         "frameworks": scaling.by_backend(tables),
         "Keras and plain loops": scaling.by_frontend(tables),
+        f"{learned} of replicas": _lower(tables, "replicas"),
         f"{learned} between frameworks": _lower(tables, "backend"),
         f"{learned} of Keras and plain loops": _lower(tables, "frontend"),
         "instruction sets": scaling.by_isa(tables),

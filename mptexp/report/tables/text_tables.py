@@ -11,11 +11,13 @@ from great_tables import GT, html
 
 from mptexp.analysis import accuracy, memory, points, speedups, summary, validity
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records.schema import FITTED
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK, SENSORS, without_blanks
 from mptexp.spec.terminal import visible
 
 ROWS = 200  # of a table in a report: more are a file, not a table
+FEW_LATENCIES = 300  # fewer have no 99th percentile: not three of them lie above it
 KEYS = [*points.POINT, "policy"]  # of a row of the headline table
 # What readings of a device rest on, see `validity.invalid`.
 PROVEN_BY = {"utilization_frac": "utilization"}
@@ -34,7 +36,7 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         "Speed against strict float32": [
             "1" if r["policy"] == "float32" else wording.ratio_of(r, "strict_") for r in records
         ],
-        "Latency, median (99 %)": [_latency(r) for r in records],
+        **_latencies(tables, table),
         **{measure.heading: _measured(records, measure) for measure in task_words.met(table)},
         **column_formats.shown(table, "peak_memory_bytes"),
         "Not valid": [
@@ -143,7 +145,9 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
         _by_policy(tables, table, reached),
         _by_policy(tables, table, reached, how="count"),
         _by_policy(tables, table, seconds, how="count"),
+        _by_policy(tables, table, tables.trained.block, how="count"),
         _diverged(tables, table),
+        _limited(tables, table),
         strict=True,
     )
     shown = [_reached(*row) for row in rows]
@@ -159,14 +163,41 @@ def _diverged(tables: Tables, table: pd.DataFrame) -> list[int]:
     return [counts.get(key, 0) for key in table[KEYS].itertuples(index=False, name=None)]
 
 
-def _reached(seconds: float, reached: float, trained: float, diverged: int) -> str:
-    """The median of the runs that reached it, and how many these are where not all did."""
-    if not trained > 0:
+def _limited(tables: Tables, table: pd.DataFrame) -> list[str]:
+    """`ended by max_steps 24` for each row of a headline table, empty where it ended no training.
+
+    Records do not say how many steps all epochs have: whether it cut them short, readers judge.
+    """
+    ended = tables.trained[tables.trained.ended_by == "max_steps"].run_id
+    asked = {run_id: tables.records_by_id[run_id]["parameters"]["max_steps"] for run_id in ended}
+    most = _by_policy(tables, table, ended.map(asked).astype(float), how="max")
+    return ["" if pd.isna(steps) else f"ended by max_steps {steps:.0f}" for steps in most]
+
+
+def _reached(
+    seconds: float, reached: float, known: float, trained: float, diverged: int, limited: str
+) -> str:
+    """The median of the runs that reached it, and how many these are where not all did.
+
+    Nothing where a run is not known to have reached it or not, or not when.
+    """
+    if not trained > 0 or known < trained:
         return BLANK
     if not reached > 0:
-        return "not reached"
+        return _noted("not reached", limited)
     runs = trained + diverged  # what diverged did not reach it
-    return f"{seconds:,.1f} s" + f" ({reached:.0f} of {runs:.0f} runs)" * (reached < runs)
+    return _noted(f"{seconds:,.1f} s", _among(reached, runs), limited * (reached < runs))
+
+
+def _among(some: float, runs: float) -> str:
+    """`1 of 3 runs`; empty where it is all of them."""
+    return f"{some:.0f} of {runs:.0f} runs" * (some < runs)
+
+
+def _noted(cell: str, *notes: str) -> str:
+    """A cell with what it is not of itself: `20.0 s (1 of 3 runs; ended by max_steps 24)`."""
+    said = "; ".join(filter(None, notes))
+    return cell + f" ({said})" * (cell != BLANK and bool(said))
 
 
 def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
@@ -181,9 +212,13 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     costs = {"million": 1e6 / table.throughput / 3600 * price, "dataset": table.dataset}
     costs["cost_per_training"] = training_s * price.to_numpy() / 3600
     shown = pd.DataFrame(costs)
+    whole = column_formats.shown(shown, "cost_per_training")
     columns = {
         "time": column_formats.by_task(shown, "million", "cost_per_million_{}s"),
-        "training time": column_formats.shown(shown, "cost_per_training"),
+        "training time": {
+            heading: _of_trainings(cells, tables, table, seconds)
+            for heading, cells in whole.items()
+        },
     }
     return {
         heading: column_formats.marked(cells, table.run_flags, what)
@@ -192,11 +227,51 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     }
 
 
-def _latency(row: Mapping[str, Any]) -> str:
-    """Of single batches in inference, from images on the host to probabilities on the host."""
-    if pd.isna(row["latency_p50_s"]):
+def _of_trainings(
+    cells: Sequence[str], tables: Tables, table: pd.DataFrame, seconds: pd.Series
+) -> list[str]:
+    """Cells of whole trainings: of how many runs where not of all, and what limited their steps.
+
+    Args:
+        seconds: of each run that was trained; of one that diverged a training has no end.
+    """
+    rows = zip(
+        cells,
+        _by_policy(tables, table, seconds, how="count"),
+        _by_policy(tables, table, tables.trained.block, how="count"),
+        _diverged(tables, table),
+        _limited(tables, table),
+        strict=True,
+    )
+    return [
+        _noted(cell, _among(known, trained + diverged), limited)
+        for cell, known, trained, diverged, limited in rows
+    ]
+
+
+def _latencies(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
+    """Of single batches in inference, from images on the host to probabilities on the host.
+
+    Beside the median the 99th percentile of the batches of all repeats; of too few of them the
+    slowest, which says that it is.
+    """
+    groups = tables.latencies.groupby(KEYS).latency_s
+    known = {"n": groups.count(), "slow": groups.quantile(0.99), "slowest": groups.max()}
+    rows = pd.DataFrame(known).reindex(pd.MultiIndex.from_frame(table[KEYS]))
+    beside = "99 %" if (rows.n >= FEW_LATENCIES).any() else "slowest"
+    cells = map(_latency, table.latency_p50_s, rows.n, rows.slow, rows.slowest)
+    return {f"Latency, median ({beside})": list(cells)}
+
+
+def _latency(median: float, n: float, slow: float, slowest: float) -> str:
+    """`7.34 ms (9.10)`; of fewer than FEW_LATENCIES `7.34 ms (slowest of 117: 9.60)`."""
+    if pd.isna(median):
         return BLANK
-    return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
+    milliseconds = f"{median * 1e3:.2f} ms"
+    if pd.isna(n):
+        return milliseconds
+    few = f"slowest of {n:.0f}: {slowest * 1e3:.2f}"
+    return f"{milliseconds} ({few if n < FEW_LATENCIES else f'{slow * 1e3:.2f}'})"
 
 
 def policy(row: Mapping[str, Any]) -> str:
@@ -303,8 +378,8 @@ def attempt_rows(tables: Tables) -> pd.DataFrame:
 
 def _outcome(status: str, flags: str) -> str:
     """`fits`, `oom`; with why it may not be relied on."""
-    doubt = "; ".join(memory.doubts(flags))
-    return ("fits" if status in memory.FITTED else status) + f" (not valid: {doubt})" * bool(doubt)
+    doubt = "; ".join(memory.doubts(flags, status))
+    return ("fits" if status in FITTED else status) + f" (not valid: {doubt})" * bool(doubt)
 
 
 def sensor_rows(tables: Tables) -> pd.DataFrame:

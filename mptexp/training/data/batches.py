@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.records.schema import SEEN
+from mptexp.records.schema import REPEATED, SEEN
 from mptexp.spec import tasks
 from mptexp.spec.run import Run
 from mptexp.training.backends import backend
@@ -148,11 +148,13 @@ def notes(images: Images, run: Run) -> tuple[str, ...]:
     of = len(images.val_x)
     n = of - validation_count(images, run)
     seen, looked = seen_in_training(images)
+    copies = repeated(images)
     what = f"{tasks.of(run.dataset).example}s"
     shared = f"they cannot be shared equally by {run.replicas} replicas"
     cases = {
         f"{n} of {of} {what} not validated with: {shared}": n,
         f"{seen} of {looked} validation {what} {SEEN}": seen,
+        f"{copies} of {of} validation {what} {REPEATED}": copies,
     }
     return (*images.notes, *(text for text, holds in cases.items() if holds))
 
@@ -169,3 +171,13 @@ def seen_in_training(images: Images) -> tuple[int, int]:
         known = set(map(cache.fingerprint, x))
         seen = sum(image in known for image in map(cache.fingerprint, val))
     return seen or 0, len(val)
+
+
+def repeated(images: Images) -> int:
+    """How many validation images are, pixel for pixel, another one of them once more.
+
+    They say no more than the first of each does. None of a text: short sequences recur in any.
+    """
+    if images.repeated is not None or isinstance(images.train_x, texts.Windows):
+        return images.repeated or 0
+    return len(images.val_x) - len(set(map(cache.fingerprint, images.val_x)))

@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mptexp.records import store
+from mptexp.spec.terminal import visible
 from mptexp.training.data import decoding
 from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import DataError, Example, Source, cache_dir, digest, some
 from mptexp.training.machine_state import cores
 
-VERSION = 2  # of the way images are decoded and stored: another one takes another folder
+VERSION = 3  # of the way images are decoded and stored: another one takes another folder
 CHUNK = 256  # encoded images that are read before they are decoded together
 CHUNK_BYTES = 2**26
 TOGETHER = 16  # of them, at most, by one thread
@@ -184,7 +185,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _intact(folder: Path) -> dict[str, Any] | None:
     """What meta.json holds, or None where the folder is absent or not as it was made."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    # What nests deeper than Python's stack is a RecursionError.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         signed = meta.pop("digest") == digest(meta) and meta["key"] == folder.name
         if signed and _files_intact(folder, meta):
@@ -226,13 +228,13 @@ def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
 def _make(
     folder: Path, dataset: str, what: str, size: int, make: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    if folder.exists():
+    if os.path.lexists(folder):
         print(f"the prepared data in {folder.name} is damaged; it is made again")
     partial = folder.with_suffix(".partial")
     for left in (partial, folder):  # by a process that was killed, or damaged
-        shutil.rmtree(left, ignore_errors=True)
+        _remove(left)
     _check_room(folder.parent, dataset, size)
-    print(f"preparing {what}: {_bytes(size)} in {folder.parent}", flush=True)
+    print(visible(f"preparing {what}: {_bytes(size)} in {folder.parent}"), flush=True)
     partial.mkdir()
     try:
         meta = make(partial) | {"key": folder.name}
@@ -242,6 +244,14 @@ def _make(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return meta
+
+
+def _remove(left: Path) -> None:
+    """Removes what stands in a folder's place; of a link, the link alone."""
+    if left.is_dir() and not left.is_symlink():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        left.unlink(missing_ok=True)
 
 
 def _check_room(place: Path, dataset: str, size: int) -> None:
@@ -262,7 +272,7 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
     """Writes the files of all parts; returns what meta.json is to hold."""
     labels: dict[str, list[int]] = {part: [] for part in PARTS}
     broken: list[list[str]] = []
-    known: set[bytes] = set()
+    known: dict[str, set[bytes]] = {part: set() for part in PARTS}
     hashes, brightest, seen = {}, 0, 0
     for part in PARTS:
         path, content = folder / f"{part}.u8", hashlib.sha256()
@@ -275,10 +285,9 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
                 content.update(pixels)
                 labels[part] += [each.label for each in whole]
                 brightest = max([brightest, *(each.brightest for each in whole)])
-                if part == "train":
-                    known.update(each.fingerprint for each in whole)
-                else:
-                    seen += sum(each.fingerprint in known for each in whole)
+                known[part].update(each.fingerprint for each in whole)
+                if part == "val":
+                    seen += sum(each.fingerprint in known["train"] for each in whole)
         hashes[path.name] = content.hexdigest()
     broken.sort()
     _check_classes(source, labels, broken)
@@ -290,6 +299,7 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
         "broken": broken,
         "brightest": brightest,
         "seen": seen,
+        "repeated": len(labels["val"]) - len(known["val"]),
         "sha256": hashes,
         "content": digest([hashes, labels, list(source.classes)]),
     }
@@ -387,4 +397,5 @@ def _report_broken(source: Source, broken: list[list[str]], on_broken: str) -> N
             f"dataset {source.name}: {len(broken)} {noun} cannot be read: {shown}; mend or remove, "
             "or allow on_broken: skip"
         )
-    print(f"{source.name}: {len(broken)} {noun} cannot be read and {were} left out: {shown}")
+    left_out = f"{len(broken)} {noun} cannot be read and {were} left out: {shown}"
+    print(visible(f"{source.name}: {left_out}"))

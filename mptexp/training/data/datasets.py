@@ -12,7 +12,7 @@ from PIL import Image
 from mptexp.spec import names, tasks
 from mptexp.spec.run import Run
 from mptexp.training.data import cache, decoding, folders, idx, tfds
-from mptexp.training.data.sources import DataError, Source, digest
+from mptexp.training.data.sources import DataError, Source, digest, some
 
 DIGITS = Path(__file__).with_name("digits.npz")
 DARK = 64  # of 255: 14 bits stored in 16 reach 63
@@ -47,6 +47,7 @@ class Images:
         broken: names of the source's images that could not be read.
         seen: validation examples that are, pixel for pixel, among those trained on, where it was
             counted when they were prepared.
+        repeated: those that are, pixel for pixel, another validation example once more, likewise.
     """
 
     train_x: Examples
@@ -59,6 +60,7 @@ class Images:
     source: Source | None = None
     broken: frozenset[str] = field(default_factory=frozenset)
     seen: int | None = None
+    repeated: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,11 +97,24 @@ def load(run: Run) -> Images:
         prepared.labels("val"),
         tuple(prepared.meta["classes"]),
         prepared.meta["content"],
-        (*source.notes, *unread, *_dark(prepared.meta["brightest"])),
+        (
+            *source.notes,
+            *unread,
+            *_not_validated(prepared),
+            *_dark(prepared.meta["brightest"]),
+        ),
         source,
         broken,
         prepared.meta["seen"],
+        prepared.meta["repeated"],
     )
+
+
+def _not_validated(prepared: cache.Prepared) -> list[str]:
+    """Which classes have no image to validate with, where there is any, as a sentence."""
+    known = set(prepared.meta["labels"]["val"])
+    missing = [name for label, name in enumerate(prepared.meta["classes"]) if label not in known]
+    return [f"no image to validate with in {some(missing)}"] if missing and known else []
 
 
 def _dark(brightest: int) -> list[str]:

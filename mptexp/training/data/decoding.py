@@ -11,6 +11,10 @@ CHANNELS = {"rgb": 3, "grayscale": 1}
 # Decoding takes up to 16 bytes a pixel for a while: below a GB for the largest that is decoded, of
 # which one is at a time, whatever the number of threads.
 MOST_PIXELS, LARGE_PIXELS = 50_000_000, 2_000_000
+# Those of `file_trees.IMAGES`, whatever the file is called. Of Pillow's others EPS is a program for
+# Ghostscript, which it starts, and some take nearly any bytes for an image.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF
 _large = threading.Lock()
 
 
@@ -47,7 +51,7 @@ def decode(data: bytes, color_mode: str, image_size: int | None = None) -> np.nd
 
 def _opened(data: bytes, image_size: int | None) -> Image.Image:
     """The image, of which only the head is read so far."""
-    image: Image.Image = Image.open(io.BytesIO(data))
+    image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
     if image_size is not None:
         image.draft(None, (image_size, image_size))  # JPEG decodes a large image in part
     if image.width * image.height > MOST_PIXELS:
@@ -71,12 +75,29 @@ def _in_mode(image: Image.Image, color_mode: str) -> Image.Image:
     image.info.pop("exif", None)
     ImageOps.exif_transpose(image, in_place=True)  # what is upright is not copied
     if image.mode.startswith("I") or image.mode == "F":
-        image = Image.fromarray(_in_eight_bits(np.asarray(image), form))
+        image = Image.fromarray(_grey(image, form))
     if image.has_transparency_data:
         opaque = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
     mode = "L" if color_mode == "grayscale" else "RGB"
     return image if image.mode == mode else image.convert(mode)
+
+
+def _grey(image: Image.Image, form: str | None) -> np.ndarray:
+    """What has more than eight bits as uint8, white where it is transparent.
+
+    Pillow inverts what says that zero is white, and knows what is transparent, of eight bits alone.
+
+    Raises:
+        Broken: where it is not known which number is white.
+    """
+    values = np.asarray(image)
+    grey = _in_eight_bits(values, form)
+    if getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO:
+        grey = 255 - grey
+    if (transparent := image.info.get("transparency")) is not None:
+        grey[values == transparent] = 255
+    return grey
 
 
 SIXTEEN_BITS = ("PNG", "PPM")  # in which Pillow has 16 bits in integers of 32
@@ -99,5 +120,5 @@ def _in_eight_bits(values: np.ndarray, form: str | None) -> np.ndarray:
 
 def _reason(error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
-        return "not an image"
+        return "not an image of a kind that is read"
     return str(error).splitlines()[0] if str(error) else type(error).__name__

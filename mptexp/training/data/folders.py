@@ -85,7 +85,7 @@ def source(dataset: str, validation_split: float) -> Source:
         },
         examples=examples,
         notes=_notes(root, [train, *filter(None, [val])], empty, states)
-        + _not_validated(classes, lists["val"]),
+        + (_like_parts(classes) if train == root else []),
     )
 
 
@@ -127,29 +127,49 @@ def _parts(root: Path, dataset: str) -> tuple[Path, Path | None]:
     try:
         return file_trees.parts(root)
     except ValueError as error:
-        raise DataError(f"dataset {dataset}: {error}") from None
+        raise DataError(f"dataset {dataset}: {error}{_closed(root, [root])}") from None
+
+
+def _closed(root: Path, places: Iterable[Path]) -> str:
+    """Which folders in some places may not be read, to end a message whose reason they may be."""
+    left_out: file_trees.LeftOut = {file_trees.CLOSED: []}
+    for place in places:
+        list(file_trees.below(place, left_out))
+    said = notes(root, {file_trees.CLOSED: left_out[file_trees.CLOSED]})
+    return "".join(f"; {note}" for note in said)
+
+
+def _like_parts(classes: Iterable[str]) -> list[str]:
+    """Which classes may be parts by their names, as a sentence."""
+    found = file_trees.like_parts(classes)
+    return [f"taken as classes, though parts may be called so: {some(found)}"] if found else []
 
 
 def _by_class(part: Path, dataset: str) -> tuple[dict[str, list[str]], list[Path]]:
     """Images by class in the order of names, and the empty class folders."""
     every = _class_folders(part, dataset)
     full = {name: paths for name, paths in every.items() if paths}
+    empty = [part / name for name in every if name not in full]
     if len(full) < 2:
         there = f"only the class {next(iter(full))}" if full else "no class folder with images"
         raise DataError(
             f"dataset {dataset}: {part.name} has {there}; a classifier needs two or more folders, "
-            f"each with images ({', '.join(file_trees.IMAGES)})"
+            f"each with images ({', '.join(file_trees.IMAGES)}){_closed(part, empty)}"
         )
-    return full, [part / name for name in every if name not in full]
+    return full, empty
 
 
 def _class_folders(part: Path, dataset: str) -> dict[str, list[str]]:
     """Images by folder in the order of names.
 
     Raises:
-        DataError: where the name of one is not UTF-8, as records, tables and figures are.
+        DataError: where they cannot be listed, or the name of one is not UTF-8, as records, tables
+            and figures are.
     """
-    every = file_trees.folders(part)
+    try:
+        every = file_trees.folders(part)
+    except PermissionError:
+        raise DataError(f"dataset {dataset}: {part.name} may not be read by this user") from None
     if odd := [visible(p.name) for p in every if not file_trees.is_utf8(p.name)]:
         raise DataError(
             f"dataset {dataset}: {part.name} has a class whose name is not UTF-8: {some(odd)}; "
@@ -174,6 +194,7 @@ def _validation(part: Path, classes: Sequence[str], dataset: str) -> Listing:
     if not full:
         raise DataError(
             f"dataset {dataset}: {part.name} holds no images to validate with in class folders"
+            f"{_closed(part, [part])}"
         )
     if unknown := sorted(set(full) - set(classes)):
         raise DataError(
@@ -209,13 +230,6 @@ def _notes(
     outside = [f"{n:,} in {top}" for top, n in sorted(tops.items())]
     beside = [f"left out as images in no class folder: {some(outside)}"] if images else []
     return [*notes(root, left_out), *beside]
-
-
-def _not_validated(classes: Sequence[str], validation: Listing) -> list[str]:
-    """Which classes have no image to validate with, where there is any, as a sentence."""
-    known = set(validation[1])
-    missing = [name for label, name in enumerate(classes) if label not in known]
-    return [f"no image to validate with in {some(missing)}"] if missing and known else []
 
 
 def _split(

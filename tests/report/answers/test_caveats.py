@@ -121,6 +121,9 @@ PLANTED = {
     "seen in training": lambda made, block: made["marks"].append(
         f"90 of 90 validation images {schema.SEEN}"
     ),
+    "copies in validation": lambda made, block: made["marks"].append(
+        f"80 of 90 validation images {schema.REPEATED}"
+    ),
     "not trained": lambda made, block: made["history"][-1].update(val_accuracy=0.1),
 }
 

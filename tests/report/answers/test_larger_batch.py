@@ -3,7 +3,9 @@
 import pytest
 from builders import record, tables
 
-from mptexp.report.answers import findings, larger_batch
+from mptexp.analysis import memory
+from mptexp.records.schema import AT_ONCE
+from mptexp.report.answers import claims, findings, larger_batch
 from mptexp.report.first_screen import question
 
 MIXED = "mixed_bfloat16"
@@ -21,8 +23,9 @@ def sweep(same=1.0, large=2.0, base="oom", **mixed):
 
 
 def lost(whole, status):
-    kept = ("schema", "run_id", "parameters")
-    return {name: whole[name] for name in kept} | {"status": status, "error": "no room"}
+    kept = ("schema", "run_id", "parameters", "invocation", "boot")
+    own = {name: whole[name] for name in kept if name in whole}
+    return own | {"status": status, "error": "no room"}
 
 
 def test_a_gain_that_memory_alone_brings_is_the_answer():
@@ -146,3 +149,75 @@ def test_a_batch_that_float32_ran_without_xla_is_no_lack_of_memory():
             out = lost(r, "oom") | {"run_id": f"{r['run_id']}-jit"}
             rows.append(out | {"parameters": r["parameters"] | {"jit": "on"}})
     assert larger_batch.sentence(tables(rows)) == ""
+
+
+def ending(*statuses):
+    """The records of `sweep`, of which float32's at the larger batch end so, block by block."""
+    rows = []
+    for r in sweep(base="ok", large=8.0).records:
+        known = r["parameters"]
+        at_128 = (known["policy"], known["batch_size"]) == ("float32", 128)
+        status = statuses[known["block"]] if at_128 else "ok"
+        rows.append(r if status == "ok" else lost(r, status))
+    return rows
+
+
+@pytest.mark.parametrize("statuses", [("oom", "ok", "ok"), ("oom", "diverged", "diverged")])
+def test_a_batch_for_which_float32_had_memory_once_fits(statuses):
+    # The lie: "at batch size 128, where float32 runs out of memory", of 128 that ran twice.
+    made = tables(ending(*statuses))
+    assert larger_batch.gains(made).empty
+    best = made.best_batches.set_index("policy")
+    assert best.largest["float32"] == 128
+    assert best.too_large.isna().all()
+    said = [finding.finding for claim, finding in claims.table(made) if "batch" in claim.words]
+    assert said
+    assert claims.CONSISTENT not in said
+
+
+def on(rows, invocation="one", boot="mine", gib=64):
+    """Records of one call on one machine."""
+    card = {"device": "GPU", "kind": "gpu", "memory_bytes": gib * 2**30}
+    known = {"invocation": invocation, "boot": boot}
+    return [r | known | ({"environment": card} if r["status"] == "ok" else {}) for r in rows]
+
+
+def test_what_ran_out_of_memory_elsewhere_proves_nothing_here():
+    # The lie: "where float32 runs out of memory", of a smaller machine whose runs were merged.
+    made = ending("oom", "oom", "oom")
+    here = [r for r in made if r["status"] == "ok"]
+    out = [r for r in made if r["status"] == "oom"]
+    assert len(larger_batch.gains(tables([*on(here), *on(out)]))) == 1
+    # The call that was stopped and went on is on the same machine.
+    assert len(larger_batch.gains(tables([*on(here), *on(out, "two")]))) == 1
+    elsewhere = on(out, "two", "another")
+    assert larger_batch.gains(tables([*on(here), *elsewhere])).empty
+    # Nor is it known where it was, if machines of other memory measured runs, too.
+    small = on([r for r in here if r["parameters"]["batch_size"] == 32][:1], "two", "another", 4)
+    rest = [r for r in on(here) if r["run_id"] != small[0]["run_id"]]
+    assert not memory.is_relied_on(tables([*rest, *small, *elsewhere]))
+
+
+def test_a_sweep_beside_may_have_had_the_memory_that_a_run_lacked():
+    # The lie: "where float32 runs out of memory", which mptexp itself had marked.
+    made = [
+        r | {"marks": [AT_ONCE]} if r["status"] == "oom" else r for r in ending("oom", "oom", "oom")
+    ]
+    assert larger_batch.gains(tables(made)).empty
+
+
+def test_a_policy_that_runs_out_of_memory_itself_is_not_advised():
+    # The lie: "2.00× faster than float32, at equal accuracy", "Memory: 50 % less", of survivors.
+    rows = []
+    for block in range(6):
+        rows += [record(block=block, step_s=0.1), record(MIXED, block, 0.05, peak_memory_bytes=1e8)]
+    assert "some runs" not in question.of(tables(rows)).title
+    survivors = [
+        lost(r, "oom") if r["parameters"]["policy"] == MIXED and r["parameters"]["block"] < 3 else r
+        for r in rows
+    ]
+    made = tables(survivors)
+    subject = question.of(made)
+    assert subject.title.endswith("; some runs ran out of memory")
+    assert subject.advice.startswith("keep float32")
+    assert memory.ratios(made).empty

@@ -1,6 +1,6 @@
 """How sweeps of frameworks and of plain loops open."""
 
-from builders import published, replicated, tables_of, trained_by
+from builders import diverged, published, replicated, tables_of, trained_by
 
 from mptexp.analysis import scaling
 from mptexp.report.answers import comparisons
@@ -159,3 +159,57 @@ def test_a_framework_that_learns_less_is_not_praised_alone():
     answer = question.of(tables_of(*sides))
     assert answer.title == "JAX, float32 is 2.00× faster than TensorFlow"
     assert "lower in TensorFlow than in JAX (float32)" in answer.sentences[0]
+
+
+def failing(frontend, step_s, backend="jax", blocks=(1, 3, 5)):
+    """Six runs of a framework or of a plain loop, on a steady machine, of which some diverged."""
+    for made in trained_by(frontend, 1.0, backend, blocks=6):
+        block = made["parameters"]["block"]
+        own_s = step_s * (1 + block / 500)
+        made["timing"] |= {"step_s": own_s, "images_per_s": 32 / own_s}
+        yield diverged(made) if block in blocks else made
+
+
+def test_a_plain_loop_that_diverges_is_not_advised():
+    # The lie: "a plain loop avoids what Keras costs there", of one that diverged in 3 of 6 runs.
+    answer = question.of(tables_of(failing("keras", 0.2, blocks=()), failing("native", 0.1)))
+    title = "Keras on JAX is 2.00× slower than a plain loop; some runs of a plain loop diverged"
+    assert answer.title == title
+    assert answer.sentences[0] == "3 of 6 runs of a plain loop (JAX, float32) diverged."
+    assert answer.advice == "find out first why some runs of a plain loop diverged."
+    # Of Keras, which nobody is advised to take for its speed, it takes nothing from the loop.
+    answer = question.of(tables_of(failing("keras", 0.2), failing("native", 0.1, blocks=())))
+    assert answer.title.endswith("; some runs of Keras diverged")
+    assert answer.advice == "a plain loop avoids what Keras costs there."
+    both = question.of(tables_of(failing("keras", 0.2), failing("native", 0.1)))
+    assert both.title.endswith("; some runs of Keras and a plain loop diverged")
+
+
+def test_a_framework_that_diverges_is_not_praised_alone():
+    # The lie: "JAX, float32 is 2.00× faster than TensorFlow", of JAX that diverged in 3 of 6 runs.
+    usual = [*failing("keras", 0.2, "tensorflow", blocks=())]
+    answer = question.of(tables_of(usual, failing("keras", 0.1)))
+    title = "JAX, float32 is 2.00× faster than TensorFlow; some runs of JAX diverged"
+    assert answer.title == title
+    assert answer.advice == "find out first why some runs of JAX diverged."
+    # Nor is it passed over where all of its runs did.
+    torch = failing("keras", 0.1, "torch", blocks=())
+    answer = question.of(tables_of(usual, torch, failing("keras", 0.1, blocks=range(6))))
+    title = "PyTorch, float32 is 2.00× faster than TensorFlow; all runs of JAX diverged"
+    assert answer.title == title
+    assert answer.sentences[0] == "All 6 runs of JAX (float32) diverged."
+
+
+def test_what_is_not_supported_was_not_tried():
+    none = [
+        {name: made[name] for name in ("schema", "run_id", "parameters")}
+        | {"status": "unsupported", "error": "TensorFlow has no plain loop here"}
+        for made in trained_by("native", 0.1, "tensorflow")
+    ]
+    sides = (
+        trained_by("keras", 0.2),
+        trained_by("native", 0.1),
+        trained_by("keras", 1, "tensorflow"),
+    )
+    answer = question.of(tables_of(*sides, none))
+    assert "runs of" not in " ".join([answer.title, *answer.sentences, answer.advice])

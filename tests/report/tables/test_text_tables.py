@@ -81,6 +81,81 @@ def test_what_is_computed_of_times_that_are_not_valid_says_so():
     }
 
 
+def ended_by_max_steps(made, steps=24, elapsed_s=20.0):
+    """The record of a training that max_steps ended."""
+    made["parameters"]["max_steps"] = steps
+    made["timing"]["ended_by"] = "max_steps"
+    made["history"][-1]["elapsed_s"] = elapsed_s
+    return made
+
+
+def test_what_max_steps_ended_is_no_whole_training_without_a_word():
+    # The lie: "Cost per training 0.0158", of 24 steps; "not reached", of an accuracy that a whole
+    # training was not given the time to reach.
+    runs = [ended_by_max_steps(record(p, step_s=0.32)) for p in ("float32", "mixed_float16")]
+    runs[1]["history"][-1]["val_accuracy"] = 0.97
+    made = asked(runs, price_per_hour=3.6, target_accuracy=0.95)
+    rows = text_tables.detail_rows(made)
+    assert rows["Cost per training"].tolist() == ["0.02 (ended by max_steps 24)"] * 2
+    (head,) = [name for name in rows if "accuracy" in name]
+    assert rows[head].tolist() == ["not reached (ended by max_steps 24)", "20.0 s"]
+    # What each image costs does not depend on how many there were.
+    assert rows["Cost per million images"].tolist() == ["10", "10"]
+    for one in runs:
+        one["timing"]["ended_by"] = "epochs"
+    rows = text_tables.detail_rows(asked(runs, price_per_hour=3.6, target_accuracy=0.95))
+    assert rows["Cost per training"].tolist() == ["0.02", "0.02"]
+    assert rows[head].tolist() == ["not reached", "20.0 s"]
+
+
+def test_the_price_of_a_training_says_how_many_runs_it_is_of():
+    # The lie: "1", as float32's, of the one of six runs that did not diverge.
+    runs = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(6)]
+    runs[7:] = map(diverged, runs[7:])
+    rows = text_tables.detail_rows(asked(runs, price_per_hour=3600.0))
+    assert rows["Cost per training"].tolist() == ["1", "1 (1 of 6 runs)"]
+    for one in runs:
+        one["parameters"]["max_steps"] = 24
+        one["timing"] |= {"ended_by": "max_steps"} if one["history"] else {}
+    rows = text_tables.detail_rows(asked(runs, price_per_hour=3600.0))
+    said = "1 (1 of 6 runs; ended by max_steps 24)"
+    assert rows["Cost per training"].tolist() == ["1 (ended by max_steps 24)", said]
+
+
+def test_an_accuracy_that_was_reached_nobody_knows_when_is_not_called_not_reached():
+    # The lie: "Time to 85 % accuracy: not reached", of 90 %: the record lacks elapsed_s.
+    runs = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(2)]
+    for one in runs[:3]:
+        one["history"][-1]["elapsed_s"] = 20.0
+    rows = text_tables.detail_rows(asked(runs, target_accuracy=0.85))
+    assert rows["Time to 85 % accuracy"].tolist() == ["20.0 s", "–"]
+
+
+def inferred(policy, block, latencies_s):
+    """The record of an inference whose first batch is no latency."""
+    made = record(policy, block)
+    made["parameters"]["phase"] = "inference"
+    made["timing"] |= {"latency_p50_s": 0.007, "latency_p99_s": 0.009, "latency_warmup": 1}
+    return made | {"latencies_s": [9.0, *latencies_s]}
+
+
+def test_few_latencies_have_a_slowest_and_no_99th_percentile():
+    # The lie: "7.00 ms (9.00)" as the 99 %, of 38 batches a run, whose largest that is.
+    few = [inferred("float32", block, [0.007] * 37 + [0.009]) for block in range(3)]
+    many = [inferred("mixed_float16", block, [0.007] * 99 + [0.008] * 2) for block in range(3)]
+    rows = text_tables.headline_rows(tables([*few, *many]))
+    shown = ["7.00 ms (slowest of 114: 9.00)", "7.00 ms (8.00)"]
+    assert rows["Latency, median (99 %)"].tolist() == shown
+    rows = text_tables.headline_rows(tables(few))
+    assert rows["Latency, median (slowest)"].tolist() == shown[:1]
+    assert "99 %" not in rows.to_string()
+    # A record without them still has its median, and a training has none.
+    silent = [{name: v for name, v in run.items() if name != "latencies_s"} for run in few]
+    rows = text_tables.headline_rows(tables(silent))
+    assert rows.filter(like="Latency").iloc[0].tolist() == ["7.00 ms"]
+    assert not [head for head in text_tables.headline_rows(tables([record()])) if "Latency" in head]
+
+
 def test_energy_per_image_is_not_valid_where_times_are_not():
     # The lie: "156 mJ", of power over images per second of a run beside other programs.
     reading = {"readings": 40, "power_w": 100.0, "energy_per_image_j": 0.2, "utilization_frac": 0.5}

@@ -3,7 +3,10 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
+from support import write_images as write
 
+from mptexp.records.schema import REPEATED
 from mptexp.spec.run import Run
 from mptexp.training.data import batches, datasets
 
@@ -105,3 +108,35 @@ def test_those_of_a_folder_are_counted_when_it_is_prepared(tree):
     seen = sum(image.tobytes() in known for image in images.val_x[:])
     assert seen
     assert batches.seen_in_training(images) == (seen, len(images.val_x))
+
+
+def test_validation_images_that_are_stored_several_times_are_counted():
+    # The lie: "equal", of 20 images that were each there 20 times.
+    images, run = datasets.load(Run(image_size=8)), Run(image_size=8)
+    assert batches.repeated(images) == 0
+    assert not [note for note in batches.notes(images, run) if REPEATED in note]
+    few = dataclasses.replace(
+        images, val_x=np.repeat(images.val_x[:20], 18, 0), val_y=np.repeat(images.val_y[:20], 18)
+    )
+    assert f"340 of 360 validation images {REPEATED}" in batches.notes(few, run)
+
+
+def test_copies_in_a_folder_to_validate_with_are_counted_when_it_is_prepared(tree):
+    for name, shade in (("a", 10), ("bb", 200)):
+        write(tree / "train" / name)
+        write(tree / "val" / name, 2)
+        for number in range(7):  # other files, of one picture
+            form = "png" if number % 2 else "bmp"
+            grey = Image.new("RGB", (12, 9), (shade, shade, shade))
+            grey.save(tree / "val" / name / f"copy {number}.{form}")
+    run = Run(dataset=f"folder:{tree}", image_size=16)
+    images = datasets.load(run)
+    assert images.repeated == 12
+    assert f"12 of 18 validation images {REPEATED}" in batches.notes(images, run)
+
+
+def test_sequences_of_a_text_are_no_copies(tmp_path):
+    (tmp_path / "lines.txt").write_text("all alike\n" * 2000)
+    text = datasets.load(Run(dataset=f"text:{tmp_path}/lines.txt", model="gpt", sequence_length=10))
+    assert len({x.tobytes() for x in text.val_x[:]}) < len(text.val_x)
+    assert batches.repeated(text) == 0

@@ -65,6 +65,11 @@ def truncate(folder):
     os.truncate(folder / "val.u8", 5)
 
 
+def linked(folder):
+    folder.symlink_to(folder.rename(f"{folder}.moved"))
+    return folder
+
+
 def flip(folder):
     with (folder / "train.u8").open("r+b") as file:
         file.write(bytes([255 - file.read(1)[0]]))
@@ -78,8 +83,15 @@ def flip(folder):
         lambda folder: (folder / "val.u8").unlink(),
         lambda folder: (folder / "meta.json").write_text("{"),
         lambda folder: (folder / "meta.json").write_text("{}"),
+        lambda folder: (folder / "meta.json").write_text("[" * 100_000),
+        lambda folder: [shutil.rmtree(folder), folder.write_text("a file")],
+        lambda folder: [shutil.rmtree(folder), folder.symlink_to("/not/here")],
+        lambda folder: truncate(linked(folder)),
     ],
-    ids=["truncated", "flipped bits", "file gone", "meta cut off", "meta empty"],
+    ids=[
+        *("truncated", "flipped bits", "file gone", "meta cut off", "meta empty"),
+        *("meta nested", "a file", "a link to nothing", "a link, truncated"),
+    ],
 )
 def test_a_damaged_cache_is_noticed_and_made_again(tree, damage, capsys):
     made = prepare(tree)
@@ -227,7 +239,7 @@ def test_broken_images_are_named_in_one_message_and_left_out(tree, capsys):
     assert len(said) == 1
     assert "2 images cannot be read and were left out: " in said[0]
     assert "Käse/5.png (" in said[0]
-    assert "Käse/letter.jpg (not an image)" in said[0]
+    assert "Käse/letter.jpg (not an image of a kind that is read)" in said[0]
     assert len(made.labels("train")) + len(made.labels("val")) == 29
     prepare(tree)
     assert "Käse/letter.jpg" in capsys.readouterr().out  # said at every use
@@ -368,3 +380,32 @@ def test_no_thread_has_all_of_a_few_large_images(tree, monkeypatch):
     monkeypatch.setattr(cache, "CHUNK", 2)
     monkeypatch.setattr(decoding, "decode", with_another)
     assert len(prepare(tree).labels("train")) == 24
+
+
+@pytest.mark.parametrize(
+    "put", [lambda place, _: place.write_text("x"), lambda place, other: place.symlink_to(other)]
+)
+def test_what_stands_where_it_is_made_is_removed_and_nothing_behind_it(tree, tmp_path, put):
+    # The lie: "File exists; name another place", for ever, once all was decoded.
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/kept").touch()
+    made = prepare(tree)
+    shutil.rmtree(made.folder)
+    put(made.folder.with_suffix(".partial"), tmp_path / "other")
+    assert len(prepare(tree).labels("train")) == 24
+    assert (tmp_path / "other/kept").exists()
+    assert not os.path.lexists(made.folder.with_suffix(".partial"))
+
+
+def test_names_are_printed_so_that_a_terminal_obeys_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    root = tmp_path / "a set\x1b[2J"
+    for name in ("a\nb", "c\x1b[31m"):
+        write(root / name, 5)
+    (root / "c\x1b[31m/odd.png").write_text("no image")
+    prepare(root)
+    said = capsys.readouterr().out
+    assert "2 classes: a\\nb, c\\x1b[31m)" in said
+    assert "a set\\x1b[2J: 1 image cannot be read" in said
+    assert "\x1b" not in said
+    assert said.count("\n") == 2

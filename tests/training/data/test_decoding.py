@@ -1,10 +1,12 @@
 import io
+import struct
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from mptexp.spec import file_trees
 from mptexp.training.data import decoding
 from mptexp.training.data.decoding import Broken
 
@@ -159,3 +161,72 @@ def test_another_tag_of_a_wrong_type_leaves_a_photo_whole(tag):
     image = Image.fromarray(np.arange(16 * 24 * 3, dtype=np.uint8).reshape(16, 24, 3))
     array = decoding.decode(encoded(image, "JPEG", exif=exif), "rgb")
     assert array.shape == (24, 16, 3)
+
+
+@pytest.mark.parametrize("suffix", file_trees.IMAGES)
+def test_every_kind_that_a_name_may_say_is_read(suffix, tmp_path):
+    Image.new("RGB", (20, 10), RED).save(tmp_path / f"image{suffix}")
+    array = decoding.decode((tmp_path / f"image{suffix}").read_bytes(), "rgb", 8)
+    assert np.abs(array.astype(int) - RED).max() <= 4
+
+
+def test_a_camera_that_stores_two_pictures_in_a_jpeg_is_read():
+    second = Image.new("RGB", (20, 10), "blue")
+    data = encoded(Image.new("RGB", (20, 10), RED), "MPO", save_all=True, append_images=[second])
+    assert np.abs(decoding.decode(data, "rgb", 8).astype(int) - RED).max() <= 4
+
+
+def test_no_other_program_is_started_for_an_image(tmp_path, monkeypatch):
+    # The danger: Ghostscript ran what a picture of the net, called .jpg, told it to.
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    data = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+    with pytest.raises(Broken, match="not an image of a kind that is read"):
+        decoding.decode(data, "rgb", 8)
+    assert not (tmp_path / "started").exists()
+
+
+def tiff(values, white_is_zero):
+    """A grey TIFF in one strip; Pillow writes none whose zero is white."""
+    kind = 3 if values.dtype.kind == "f" else 1  # floats, or unsigned integers
+    height, width = values.shape
+    tags = [
+        *((256, width), (257, height), (258, 8 * values.itemsize), (259, 1)),
+        *((262, 0 if white_is_zero else 1), (273, 8), (277, 1), (278, height)),
+        *((279, values.nbytes), (339, kind)),
+    ]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    head = b"II*\0" + struct.pack("<I", 8 + values.nbytes)
+    return head + values.tobytes() + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[0, 128], [255, 64]], np.uint8),
+        np.array([[0, 128 << 8], [65535, 64 << 8]], np.uint16),
+        np.array([[0, 128 / 255], [1, 64 / 255]], np.float32),
+    ],
+    ids=["8 bits", "16 bits", "floats"],
+)
+def test_zero_is_white_where_a_tiff_says_so(values):
+    # The lie: X-rays of one clinic black on white among those of others, white on black.
+    upright = decoding.decode(tiff(values, white_is_zero=False), "grayscale")[..., 0]
+    assert upright.tolist() == [[0, 128], [255, 64]]
+    assert np.array_equal(
+        decoding.decode(tiff(values, white_is_zero=True), "grayscale")[..., 0], 255 - upright
+    )
+
+
+def test_floats_whose_white_is_not_known_are_refused_even_if_zero_is_white():
+    with pytest.raises(Broken, match="floating-point values outside 0 to 1"):
+        decoding.decode(tiff(np.array([[0, 4095]], np.float32), white_is_zero=True), "rgb")
+
+
+@pytest.mark.parametrize(("kind", "one"), [(np.uint8, 1), (np.uint16, 256)])
+def test_what_is_transparent_is_white_in_grey_of_any_bits(kind, one):
+    # The lie: a dark ground under cut-out pictures of 16 bits, a white one under those of 8.
+    values = (np.array([[0, 7], [100, 7]]) * one).astype(kind)
+    data = encoded(Image.fromarray(values), "PNG", transparency=7 * one)
+    assert decoding.decode(data, "grayscale")[..., 0].tolist() == [[0, 255], [100, 255]]

@@ -161,7 +161,48 @@ def test_a_name_that_is_not_utf_8_is_text_where_it_enters(tree):
 def test_a_class_may_be_called_train(tmp_path):
     write(tmp_path / "train")
     write(tmp_path / "bus")
-    assert source(tmp_path, 0.5).classes == ("bus", "train")
+    found = source(tmp_path, 0.5)
+    assert found.classes == ("bus", "train")
+    assert found.notes == ["taken as classes, though parts may be called so: train"]
+    (tmp_path / "train").rename(tmp_path / "rail")
+    assert source(tmp_path, 0.5).notes == []
+
+
+@pytest.mark.parametrize("name", ["test", "Test", "val2017", "validation"])
+def test_images_to_test_with_beside_the_classes_are_no_class(tmp_path, name):
+    # The lie: an accuracy of three classes, of which one was the unlabelled test set.
+    for place in ("a", "b", name):
+        write(tmp_path / place, 5)
+    said = rf"images kept to validate or test with: {name}; allowed: two parts called train and val"
+    with pytest.raises(DataError, match=said):
+        source(tmp_path)
+    with pytest.raises(DataError, match=said):
+        folders.classes(f"folder:{tmp_path}")
+    (tmp_path / name).rename(tmp_path / "test tubes")
+    assert source(tmp_path).classes == ("a", "b", "test tubes")
+    assert source(tmp_path).notes == ["taken as classes, though parts may be called so: test tubes"]
+
+
+def test_a_link_inside_a_folder_to_itself_or_another_class_is_no_class(tree):
+    # The lie: three classes, of which one held the images of the other two.
+    (tree / tree.name).symlink_to(tree)
+    (tree / "rolls").symlink_to(tree / "brot & butter")
+    found = source(tree)
+    assert found.classes == ("Käse", "brot & butter")
+    assert found.counts == {"train": 24, "val": 6}
+    assert found.notes == [f"left out as links to folders: {tree.name}, rolls"]
+    assert feasible.training_images(Run(dataset=f"folder:{tree}", validation_split=0.2)) == 24
+
+
+def test_thumbnails_of_a_nas_are_left_out_and_named(tree):
+    # The lie: 50 images, twenty of them small copies of others, on both sides of the split.
+    for number in range(10):
+        write(tree / f"Käse/@eaDir/{number}.png", 2)
+    write(tree / "#recycle", 3)
+    found = source(tree)
+    assert found.classes == ("Käse", "brot & butter")
+    assert found.counts == {"train": 24, "val": 6}
+    assert found.notes == ["left out as hidden folders: #recycle, Käse/@eaDir"]
 
 
 def test_what_is_left_out_is_said(tree):
@@ -366,13 +407,18 @@ def test_a_disk_that_fails_for_a_moment_leaves_out_no_image(tree, settled, monke
 
 def test_classes_that_nothing_is_validated_with_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    run = Run(dataset=f"folder:{tmp_path}/set", image_size=8)
     for place in ("train/a", "train/b", "train/c", "val/a"):
         write(tmp_path / "set" / place, 3)
     (tmp_path / "set/val/b").mkdir()
-    assert source(tmp_path / "set").notes == ["no image to validate with in b, c"]
+    assert "no image to validate with in b, c" in datasets.load(run).notes
     for place in ("val/b", "val/c"):
         write(tmp_path / "set" / place, 3)
-    assert source(tmp_path / "set").notes == []
+    assert datasets.load(run).notes == ()
+    # The lie: no word, where all of a class were there and none could be read.
+    for path in (tmp_path / "set/val/b").iterdir():
+        path.write_text("no image")
+    assert "no image to validate with in b" in datasets.load(run).notes
 
 
 @pytest.fixture
@@ -411,3 +457,40 @@ def test_a_linked_class_without_images_is_named(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "set/c").symlink_to(tmp_path / "elsewhere")
     assert source(tmp_path / "set").notes == ["left out as class folders without images: c"]
+
+
+@pytest.mark.parametrize(
+    ("full", "closed", "said"),
+    [
+        (
+            ("a", "b"),
+            "b",
+            "set has only the class a; .*left out as folders that may not be read: b",
+        ),
+        (("train/a", "train/b", "val/a"), "val", "val may not be read by this user"),
+        (
+            ("train/a", "train/b", "val/a"),
+            "val/a",
+            "val holds no images .*; left out as folders that may not be read: a",
+        ),
+        (
+            ("train/a", "train/b", "val/a"),
+            "train",
+            "called so; left out as folders that may not be read: train",
+        ),
+    ],
+)
+def test_a_folder_that_may_not_be_read_is_named_where_it_is_the_reason(
+    anybody, monkeypatch, full, closed, said
+):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(anybody / "cache"))
+    for name in full:
+        write(anybody / "set" / name, 5)
+    place = anybody / "set" / closed
+    place.chmod(0o700 if os.getuid() == 0 else 0)
+    if os.getuid() == 0:
+        os.seteuid(65534)
+    with pytest.raises(DataError, match=said):
+        source(anybody / "set")
+    if os.getuid() != 0:
+        place.chmod(0o700)

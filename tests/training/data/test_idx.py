@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mptexp.spec.run import Run
-from mptexp.training.data import datasets, idx
+from mptexp.training.data import batches, datasets, idx
 from mptexp.training.data.sources import DataError
 
 
@@ -45,6 +45,16 @@ def test_mnists_files_are_read_under_all_their_names(tmp_path, names, pack):
     assert np.array_equal(images.val_x[..., 0], made["t10k"][0])
     assert (images.shape, images.classes) == ((28, 28, 1), ("0", "1", "2"))
     assert images.train_y.dtype == np.int64
+
+
+def test_copies_among_the_images_to_validate_with_are_counted(tmp_path):
+    made = write(tmp_path)
+    images = datasets.load(Run(dataset=f"idx:{tmp_path}", image_size=28))
+    assert batches.repeated(images) == 0
+    one = np.repeat(made["t10k"][0][:1], 6, 0)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(encoded(one))
+    images = datasets.load(Run(dataset=f"idx:{tmp_path}", image_size=28))
+    assert batches.repeated(images) == 5
 
 
 def test_images_take_the_runs_size_and_colors(tmp_path):
