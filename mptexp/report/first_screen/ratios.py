@@ -61,7 +61,9 @@ def of(
         for word in wording.OPENINGS
         if (own := [bar for bar in bars if bar.finding == word])
     ]
-    more = caveats.remedies(tables, "time") or speed_advice.repeats_to_decide(rows, rows.label)
+    # Who keeps the baseline unless there is a gain needs no proof of a loss.
+    open_ = speed_advice.repeats_to_decide(rows, rows.label, gains=bool(otherwise))
+    more = caveats.remedies(tables, "time") or open_
     keep = otherwise * all(bar.finding == INCONCLUSIVE for bar in bars)
     advice = "" if proven else "; ".join(filter(None, [keep, more]))
     if faster and choose:

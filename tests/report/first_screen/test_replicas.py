@@ -181,3 +181,10 @@ def test_what_is_not_valid_of_both_kinds_is_provisional_once():
     assert answer.title.startswith("Provisional: 2 replicas, batch size 32 each are 2.50× faster")
     assert answer.title.count("Provisional") == 1
     assert "; 2 replicas, batch size 32 in all are 1.25× faster" in answer.title
+
+
+def test_who_keeps_one_replica_is_advised_no_repeats_to_prove_a_loss():
+    # The lie: "keep one replica; about 5 repeats should show whether 0.79× is real".
+    advice = question.of(published("scaling-cpu").tables).advice
+    assert advice.startswith("keep one replica; about ")
+    assert "whether 1.15×" in advice
