@@ -182,6 +182,8 @@ def export(
         say(f"{made.store}: {runs} written, {made.present} there already")
         kept = {name: value for name, value in asdict(made).items() if name != "damaged"}
         result(kept | {"not_exported": damaged})
+    elif not target.strip():  # the folder that one works in, of an unset variable
+        raise ParamsError(f"--to is empty; allowed: a folder, {' or '.join(api.TRACKERS)}")
     elif store:
         raise ParamsError(f"--store {store}: is for --to {' and --to '.join(api.TRACKERS)}")
     else:

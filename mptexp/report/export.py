@@ -42,10 +42,12 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
         A sentence for each damaged record, whose run is in none of the files.
 
     Raises:
-        ParamsError: where the directory holds no record, or the folder a file of such a name that
-            was edited since, or is another's; nothing is written then.
+        ParamsError: where the directory holds no record, the folder lies among its runs, or has a
+            file of such a name that was edited since, or is another's; nothing is written then.
         OSError: where the folder takes no files.
     """
+    if directory.runs.resolve() in (folder.resolve(), *folder.resolve().parents):
+        raise ParamsError(f"--to {folder}: lies among the sweep's runs; allowed: another folder")
     sweep = measured_sweep.load(directory)
     with tempfile.TemporaryDirectory(prefix="mptexp") as made:
         _write(sweep, Path(made))

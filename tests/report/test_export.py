@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from builders import published, written_sweep
+from builders import published, record, written_sweep
 from hostile import PIECES, markdown, shape, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
 
+from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
 from mptexp.report.figures import all_figures
@@ -123,6 +124,15 @@ def test_a_directory_without_records_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_nothing_is_exported_among_the_runs_of_a_sweep(tmp_path):
+    # An export once lay among the data of the sweep that it was made of.
+    place = SweepDir(tmp_path / "sweep")
+    store.write_record(place.record(record()["run_id"]), record())
+    for folder in (place.runs, place.runs / "mine"):
+        with pytest.raises(ParamsError, match="lies among the sweep's runs"):
+            export.export(place, folder)
+
+
 def test_the_same_table_has_the_same_id_and_another_another():
     rows = text_tables.accuracy_rows(published(PUBLISHED.name).tables)
     made = [text_tables.plain_table(rows.head(n)).as_raw_html() for n in (2, 2, 1)]
@@ -210,3 +220,9 @@ def test_an_export_that_was_killed_is_gone_on_with(article, monkeypatch):
             export.export(place, folder)
     export.export(place, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+
+
+def test_no_folder_at_all_is_not_the_one_that_one_works_in(tmp_path):
+    done = mptexp("export", PROJECT / "reports/published/quickstart-cpu", "--to", "", cwd=tmp_path)
+    assert (done.returncode, not list(tmp_path.iterdir())) == (2, True)
+    assert "--to is empty; allowed: a folder, " in done.stderr

@@ -68,9 +68,8 @@ class Measure:
 
     def between(self, differences: pd.Series) -> str:
         """`−0.2 to +0.1 percentage points`."""
-        changes = differences.map(self.change)
-        least, most = (wording.signed(v * 100) for v in (changes.min(), changes.max()))
-        return f"{least if least == most else f'{least} to {most}'} {self.unit}"
+        changes = 100 * differences.map(self.change)
+        return f"{wording.signed_range(changes.min(), changes.max())} {self.unit}"
 
     def lag(self, differences: pd.Series, again: bool) -> str:
         """`1.8 percentage points`: how far figures lie behind, least first, without a sign.
@@ -79,10 +78,9 @@ class Measure:
             again: whether the unit was said before.
         """
         changes = 100 * differences.map(self.change).abs()
-        least, most = (wording.signed(v).replace("+", "") for v in (changes.min(), changes.max()))
         unit = self.unit.partition(" of ")[0]
         unit = f" {unit}" * (not again or unit == "%")
-        return f"{least if least == most else f'{least} to {most}'}{unit}"
+        return f"{wording.signed_range(changes.min(), changes.max()).replace('+', '')}{unit}"
 
     def near(self, rows: pd.DataFrame, of: str = "") -> str:
         """`about the same in the mean as float32's, −0.4 [−5.8, +5.0] percentage points`.
@@ -113,7 +111,7 @@ class Measure:
     def _reach(self, rows: pd.DataFrame) -> str:
         """The farthest end of the intervals of some rows, without a sign."""
         ends = pd.concat([rows.low, rows.high]).map(self.change).abs()
-        reach = wording.signed(ends.max() * 100).replace("+", "")
+        reach = wording.signed_range(*[ends.max() * 100] * 2).replace("+", "")
         return f"{reach} {self.unit.partition(' of ')[0]}"
 
     def finding(self, row: Mapping[str, Any]) -> str:

@@ -387,6 +387,14 @@ def places_beyond(end: float, null: float, least: int) -> int:
     return next((k for k in places if float(f"{end:.{k}f}") != null), least)
 
 
+def signed_range(least: float, most: float) -> str:
+    """`−0.2 to +0.1`, `−0.04`: numbers on one side of zero do not read as zero."""
+    apart = least > 0 or most < 0
+    digits = [places_beyond(value, 0, 1) if apart else 1 for value in (least, most)]
+    ends = [signed(v, f".{n}f") for v, n in zip((least, most), digits, strict=True)]
+    return " to ".join(dict.fromkeys(ends))
+
+
 def percentage_points(fraction: float) -> str:
     """`1 percentage point` for 0.01."""
     value = fraction * 100

@@ -69,3 +69,12 @@ def test_the_tasks_of_a_table(datasets, names):
     if names:
         assert task_words.listed(table) == names
     assert len(points.of_task(table, task_words.of("hamlet").task)) == datasets.count("hamlet")
+
+
+def test_a_difference_that_is_shown_does_not_read_as_none():
+    # The lie: "accuracy is lower (+0.0 percentage points)", of −0.04.
+    images = task_words.of("digits")
+    lower = pd.Series([-0.0004, -0.0213])
+    assert images.between(lower) == "\N{MINUS SIGN}2.1 to \N{MINUS SIGN}0.04 percentage points"
+    assert images.lag(lower, again=False) == "0.04 to 2.1 percentage points"
+    assert images.between(pd.Series([-0.0004, 0.002])) == "+0.0 to +0.2 percentage points"
