@@ -31,7 +31,16 @@ def is_relied_on(tables: Tables) -> bool:
     tried = tables.attempts
     ended = [(validity.together(validity.of_record(r)), r["status"]) for r in tables.records]
     ended += zip(tried.get("flags", ()), tried.get("status", ()), strict=True)
-    return not any(doubts(*one) for one in ended) and not _elsewhere(tables.records)
+    doubtful = any(doubts(*one) for one in ended) or _elsewhere(tables.records)
+    return not doubtful and not _searched_on_several(tried)
+
+
+def _searched_on_several(tried: pd.DataFrame) -> bool:
+    """Whether machines of one device's name made attempts, so that a batch fits one of them."""
+    if "boot" not in tried:
+        return False
+    known = tried[tried.boot != ""]
+    return bool((known.groupby("gpu_model").boot.nunique() > 1).any())
 
 
 def _elsewhere(records: Sequence[Record]) -> bool:

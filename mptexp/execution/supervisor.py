@@ -20,8 +20,7 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
 from mptexp.records import privacy, schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import dataset_paths
-from mptexp.spec.boot import boot
+from mptexp.spec import dataset_paths, machine
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -233,7 +232,7 @@ def _finish(
         (folder / xplane.FILE).unlink(missing_ok=True)
     _clean(folder / "notebook.ipynb", run.dataset)
     record["wall_s"], record["ended_at"] = wall_s, schema.now()
-    record["boot"] = boot()  # of a run that ended early, too: whose memory it was that ran out
+    record["boot"] = machine.boot()  # whose memory it was, of a run that ran out of it, too
     record["marks"], record["invocation"] = [*record.get("marks", []), *marks], invocation
     store.write_record(path, record)
     return record

@@ -8,8 +8,7 @@ from typing import Any
 
 from mptexp.records import instruments, interference, privacy, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import tasks
-from mptexp.spec.boot import boot
+from mptexp.spec import machine, tasks
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
 from mptexp.training import arithmetic, environment, machine_state
@@ -67,7 +66,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "status": outcome.status,
         "error": _error(outcome),
         "environment": outcome.card,
-        "boot": boot(),
+        "boot": machine.boot(),
         **({"gpus": gpus} if (gpus := machine_state.gpus()) else {}),
         "identity": what,
         **({"instruments": checks} if checks else {}),

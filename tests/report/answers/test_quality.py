@@ -149,3 +149,12 @@ def test_that_no_accuracy_is_compared_is_said_and_why():
     (said,) = quality.sentences(ended("epochs", 0.9))
     assert "accuracy is" in said
     assert "not" not in said.partition("accuracy is")[0]
+
+
+def test_a_search_on_two_machines_of_one_name_finds_no_largest_batch():
+    # The lie: "32 (not 36) with float32 and 88 (not 96)", each on another machine, merged.
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    tried = attempts(made, ("float32", 36, "oom"), ("mixed_float16", 36, "oom"))
+    for boots, known in ((("one", "one"), 2), (("one", ""), 2), (("one", "two"), 0)):
+        searched = replace(made, attempts=tried.assign(boot=boots))
+        assert len(quality.largest_batches(searched)) == known
