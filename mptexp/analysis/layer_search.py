@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.analysis import advice, exponent_range, validity
+from mptexp.analysis import exponent_range, range_advice, validity
 from mptexp.analysis.exponent_range import GRADIENTS, DynamicRange
 from mptexp.spec import params
 from mptexp.spec.grid import Sweep
@@ -130,8 +130,8 @@ def sweep(
     """A sweep of short trainings with some layers in float32, and the text of its params file."""
     changed = {"policy": policy, "float32_layers": ",".join(layers), "exponents_every": 0}
     if policy == "float32":
-        changed |= advice.sampled(steps)
-    return advice.short(
+        changed |= range_advice.sampled(steps)
+    return range_advice.short(
         run,
         notebook,
         changed,

@@ -48,12 +48,14 @@ def advise(
         ParamsError: also where the directory holds anything but an earlier probe.
         Interrupted, Stopped: as `sweep.execute` does.
     """
-    from mptexp.analysis import advice, exponent_range, sweep_tables
+    from mptexp.analysis import exponent_range, range_advice, sweep_tables
     from mptexp.report.answers import dynamic_range
 
-    probe, text = advice.probe(_first(job, only), job.sweep.notebook, steps, job.sweep.timeout_min)
+    probe, text = range_advice.probe(
+        _first(job, only), job.sweep.notebook, steps, job.sweep.timeout_min
+    )
     how = Execution(probe.timeout_min * 60, data_dir=data_dir)
-    _execute_anew(replace(job, sweep=probe, text=text), [advice.QUESTION], how, output)
+    _execute_anew(replace(job, sweep=probe, text=text), [range_advice.QUESTION], how, output)
     measured = exponent_range.measured(sweep_tables.load(job.directory).records)
     return dynamic_range.answer(measured[0]) if measured else []
 

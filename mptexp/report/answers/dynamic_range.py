@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mptexp.analysis import advice, exponent_range
-from mptexp.analysis.advice import Advice
+from mptexp.analysis import exponent_range, range_advice
 from mptexp.analysis.exponent_range import GRADIENTS, KINDS, DynamicRange
+from mptexp.analysis.range_advice import Advice
 from mptexp.report.text import column_formats
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.wording import power, share
@@ -40,7 +40,7 @@ def answer(measured: DynamicRange) -> list[str]:
 
     Where a sweep measured loss scales in this training, see `loss_scales.of_training` instead.
     """
-    advised = advice.advise(measured)
+    advised = range_advice.advise(measured)
     why = [*reasons(advised), *_rests_on(measured)]
     return [f"Use policy {choice(advised)}.", *why, *sentences(measured), OF_RANGE]
 

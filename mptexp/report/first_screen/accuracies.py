@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, exponent_range, summary
-from mptexp.analysis import advice as advices
+from mptexp.analysis import accuracy, exponent_range, range_advice, summary
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import remeasuring
@@ -195,7 +194,7 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
     if not trainings:
         return
     names = [dynamic_range.title(training, trainings) for training in trainings]
-    advised = [advices.advise(training) for training in trainings]
+    advised = [range_advice.advise(training) for training in trainings]
     choices = [dynamic_range.choice(one) for one in advised]
     reasons = [
         f"{name}: {text}"

@@ -9,7 +9,7 @@ from builders import written_sweep
 from histograms import VALUES, histogram, ranges
 from support import mptexp
 
-from mptexp.analysis import advice, exponent_range
+from mptexp.analysis import exponent_range, range_advice
 from mptexp.api import advising, commands
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -31,13 +31,13 @@ from mptexp.spec.run import Run
     ],
 )
 def test_the_policy_is_one_that_the_device_computes_in(native, policy, scale):
-    advised = advice.advise(ranges(native))
+    advised = range_advice.advise(ranges(native))
     assert (advised.policy, advised.loss_scale) == (policy, scale)
     assert dynamic_range.reasons(advised)
 
 
 def test_activations_that_are_too_large_forbid_float16():
-    advised = advice.advise(ranges(["float16"], activations=np.array([1.0, 1e5], "float32")))
+    advised = range_advice.advise(ranges(["float16"], activations=np.array([1.0, 1e5], "float32")))
     assert advised.policy == "float32"
     assert advised.too_large == ["activations"]
     assert "65504" in dynamic_range.reasons(advised)[0]
@@ -46,19 +46,19 @@ def test_activations_that_are_too_large_forbid_float16():
 def test_a_fixed_scale_is_named_where_one_does():
     narrow = np.exp2(np.random.default_rng(0).normal(-20, 2, 20_000)).astype("float32")
     least, most = exponent_range.scales(ranges(gradients=narrow))
-    advised = advice.advise(ranges(gradients=narrow))
+    advised = range_advice.advise(ranges(gradients=narrow))
     assert advised.fixed_scales == (least, most / 2)
     (reason,) = dynamic_range.reasons(advised)
     assert f"from {wording.power(least)} to {wording.power(most / 2)}" in reason
     wide = np.concatenate([VALUES, [60000]]).astype("float32")
-    advised = advice.advise(ranges(gradients=wide))
+    advised = range_advice.advise(ranges(gradients=wide))
     assert advised.fixed_scales is None
     assert "no fixed loss scale" in dynamic_range.reasons(advised)[0]
 
 
 def test_a_probe_keeps_what_is_asked_about():
     run = Run(policy="mixed_float16", batch_size=16, seed=5, block=2, learning_rate=0.1)
-    sweep, text = advice.probe(run, "train", 60, 10.0)
+    sweep, text = range_advice.probe(run, "train", 60, 10.0)
     (probe,) = sweep.runs()
     assert (probe.policy, probe.batch_size, probe.seed) == ("float32", 16, 3)
     assert (probe.max_steps, probe.exponents_every, probe.learning_rate) == (60, 12, 0.1)
@@ -106,9 +106,9 @@ def test_advice_is_one_that_the_limit_on_the_cpus_instructions_allows():
     found.environment["instruction_sets"] = ["avx512bw", "avx512_bf16"]
     for limit, policy in (("default", "mixed_bfloat16"), ("avx512_core_bf16", "mixed_bfloat16")):
         found.parameters["cpu_isa"] = limit
-        assert advice.advise(found).policy == policy
+        assert range_advice.advise(found).policy == policy
     found.parameters["cpu_isa"] = "avx2"
-    advised = advice.advise(found)
+    advised = range_advice.advise(found)
     assert advised.policy == "float32"
     assert dynamic_range.reasons(advised)[0].startswith(
         "Under cpu_isa avx2 this device computes in"
@@ -118,7 +118,7 @@ def test_advice_is_one_that_the_limit_on_the_cpus_instructions_allows():
 def test_no_loss_scale_is_advised_where_float32_itself_overflows():
     # The lie: "mixed_float16 with loss_scale dynamic", and last: no loss scale cures that.
     over = ranges(["float16"], gradients=np.float32([1.9, np.inf, 1e-6]))
-    advised = advice.advise(over)
+    advised = range_advice.advise(over)
     assert (advised.policy, advised.loss_scale) == ("float32", "none")
     said = " ".join(dynamic_range.answer(over))
     assert "bears is not known" in said
@@ -149,9 +149,9 @@ def test_float16_is_not_advised_of_weights_that_are_not_finite():
     # The lie: "with loss_scale dynamic", of weights that are infinite in float32. A mask is meant.
     found = ranges(["float16"])
     masked = ranges(["float16"], activations=np.float32([1, -np.inf]))
-    assert advice.advise(masked).policy == "mixed_float16"
+    assert range_advice.advise(masked).policy == "mixed_float16"
     broken = replace(found, kinds=found.kinds | {"weights": histogram(np.float32([1, np.inf]))})
-    assert advice.advise(broken).policy == "float32"
+    assert range_advice.advise(broken).policy == "float32"
 
 
 @pytest.mark.parametrize(("tiny", "follows"), [(5, True), (20_000, False)])
