@@ -310,9 +310,12 @@ def training_s(tables: Tables) -> pd.Series:
     """Seconds from the first step to the end of the last epoch, by run_id.
 
     What follows is no training: a pipeline of TensorFlow's may take a minute to close. Where the
-    record does not say when its epochs ended, seconds in fit.
+    record says of no epoch when it ended, seconds in fit; where of some, but not of the last, it is
+    not known.
     """
     fit_s = pd.to_numeric(tables.results.set_index("run_id").fit_s)
-    ended = pd.to_numeric(tables.history.groupby("run_id").elapsed_s.max())
+    ends = pd.to_numeric(tables.history.set_index("run_id").elapsed_s)
+    last = ends[~ends.index.duplicated(keep="last")].reindex(fit_s.index)
+    told = fit_s.index.isin(ends.dropna().index)
     # Empty where timings are not valid.
-    return ended.reindex(fit_s.index).fillna(fit_s).where(fit_s.notna())
+    return last.where(told, fit_s).where(fit_s.notna())

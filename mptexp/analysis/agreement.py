@@ -3,14 +3,17 @@
 A report is of one sweep: side by side, one may claim what another leaves open.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from mptexp.analysis import comparability
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records import consistency
 
 # Of an identity what another measurement of the same comparison may differ in: weights and order
 # follow from the seed, and most commits change nothing that a run does.
@@ -29,6 +32,8 @@ class Ratio:
         setting: those that vary within its sweep and are no other column of POINT, as text.
         baseline, candidate: policies; speedup: time of the first over that of the second.
         low, high: its interval, which holds for the whole sweep.
+        runs: a digest of what was measured in each of its runs, where known: a sweep that went on
+            or was merged has some in common with those it was made from.
     """
 
     work: str
@@ -38,6 +43,7 @@ class Ratio:
     speedup: float
     low: float
     high: float
+    runs: Sequence[str] = ()
 
     def overlaps(self, other: "Ratio") -> bool:
         """Whether the two intervals have a value in common."""
@@ -64,6 +70,7 @@ def ratios(tables: Tables) -> list[Ratio]:
     were = {record["run_id"]: comparability.of(record) or {} for record in tables.records}
     runs = tables.ok.drop_duplicates([*POINT, "policy"])
     by_point = runs.set_index([*POINT, "policy"]).run_id.to_dict()
+    measured = _measured(tables)
     made = []
     for row in tables.claims.dropna(subset=["low", "high"]).to_dict("records"):
         point = tuple(row[name] for name in POINT)
@@ -76,17 +83,30 @@ def ratios(tables: Tables) -> list[Ratio]:
         ]
         figures = {name: float(row[name]) for name in ("speedup", "low", "high")}
         names = {name: row[name] for name in ("setting", "baseline", "candidate")}
-        made.append(Ratio(json.dumps(known, sort_keys=True, default=str), **names, **figures))
+        sides = [measured.get((*point, row[name]), []) for name in ("baseline", "candidate")]
+        work = json.dumps(known, sort_keys=True, default=str)
+        made.append(Ratio(work, **names, **figures, runs=[*sides[0], *sides[1]]))
+    return made
+
+
+def _measured(tables: Tables) -> dict[tuple[Any, ...], list[str]]:
+    """A digest of what was measured in each run that ended well, by point and policy."""
+    made: dict[tuple[Any, ...], list[str]] = {}
+    keys = tables.ok[[*POINT, "policy"]].itertuples(index=False, name=None)
+    for key, run_id in zip(keys, tables.ok.run_id, strict=True):
+        own = made.setdefault(key, [])
+        if times := consistency.measurement(tables.records_by_id[run_id]):
+            own.append(hashlib.sha256(repr(times).encode()).hexdigest()[:16])
     return made
 
 
 def repetitions(sweeps: Mapping[str, Sequence[Ratio]]) -> list[Repetition]:
-    """Every two sweeps that share comparisons; a copy of a measurement repeats nothing."""
+    """Every two sweeps that share comparisons; what rests on the same runs repeats nothing."""
     made = []
     for first, second in combinations(sweeps, 2):
         known = {_question(ratio): ratio for ratio in sweeps[second]}
         pairs = [(r, known[_question(r)]) for r in sweeps[first] if _question(r) in known]
-        pairs = [(one, other) for one, other in pairs if one.speedup != other.speedup]
+        pairs = [(one, other) for one, other in pairs if set(one.runs).isdisjoint(other.runs)]
         if pairs:
             made.append(Repetition(first, second, pairs))
     return made

@@ -1,6 +1,6 @@
 """A sweep's records as tidy tables: runs, epochs, speedups, latencies, samples of the device."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -189,7 +189,8 @@ def _superseded(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
 def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
     """The attempts to find the largest batch, their settings named as the sweep's runs' are.
 
-    Of each is told, however it ended, what its own record shows not to be valid.
+    Of each is told, however it ended, what its own record shows not to be valid, and by `boot` on
+    which machine it was made.
     """
     tried, _ = store.read_records(directory.search)
     for record in tried:
@@ -198,7 +199,9 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
         record["parameters"] = record["parameters"] | length
     flags = {record["run_id"]: validity.together(validity.of_record(record)) for record in tried}
     table = results_table(tried, directory.name, beside=records)
-    return table.assign(flags=[flags[run_id] for run_id in table.run_id])
+    boots = {record["run_id"]: record.get("boot", "") for record in tried}
+    ids = table.run_id
+    return table.assign(flags=ids.map(flags).astype(object), boot=ids.map(boots).astype(object))
 
 
 def options(directory: SweepDir) -> Options:
@@ -212,28 +215,44 @@ def device_samples(directory: SweepDir, tables: Tables) -> pd.DataFrame:
     """What the device read over time in one run of each policy: the first block, largest batch.
 
     Returns:
-        Columns policy, seconds (since the first sample), utilization_frac, power_w; empty where
-        nothing was read.
+        Columns policy, seconds (since the first sample), utilization_frac, power_w; without the
+        policies of which nothing was read, empty where no utilization was.
     """
     ok = tables.ok.sort_values(["block", "batch_size"], ascending=[True, False], kind="stable")
     frames = []
     for run in ok.drop_duplicates("policy").itertuples():
-        samples = store.read_record(directory.record(run.run_id)).get("samples")
-        frames.append(_over_time(samples).assign(policy=run.policy))
+        frames.append(_over_time(store.read_record(directory.record(run.run_id)), run.policy))
     read = pd.concat(frames) if frames else pd.DataFrame()
     return read if len(read) and read.utilization_frac.notna().any() else pd.DataFrame()
 
 
-def _over_time(samples: object) -> pd.DataFrame:
-    """A record's samples as numbers: on a CPU utilization is what its counters grew by."""
+def _over_time(record: Mapping[str, Any], policy: str) -> pd.DataFrame:
+    """A record's samples as numbers; none where neither utilization nor power was read."""
+    samples = record.get("samples")
     table = pd.DataFrame(samples if isinstance(samples, list) else [])
     names = ["time", "utilization", "power_w", "own_cpu_s", "processors"]
     numbers = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce")
-    grown = numbers.own_cpu_s.diff() / numbers.time.diff() / numbers.processors
-    return pd.DataFrame(
+    # Processor time says nothing of a GPU whose utilization is not known.
+    if (record.get("environment") or {}).get("kind") == "cpu":
+        numbers = _of_counters(numbers)
+    read = pd.DataFrame(
         {
+            "policy": policy,
             "seconds": numbers.time - numbers.time.min(),
-            "utilization_frac": numbers.utilization.fillna(grown),
+            "utilization_frac": numbers.utilization,
             "power_w": numbers.power_w,
         }
-    ).astype(float)
+    ).astype({"seconds": float, "utilization_frac": float, "power_w": float})
+    return read if read[["utilization_frac", "power_w"]].notna().any(axis=None) else read[:0]
+
+
+def _of_counters(numbers: pd.DataFrame) -> pd.DataFrame:
+    """Samples with the share of the processors' time that the process used since the one before.
+
+    Without those soon after another, as the last often is: over a millisecond the counters' own
+    steps make more of it than there is.
+    """
+    gaps = numbers.time.diff()
+    apart = numbers[~(gaps < gaps.median() / 2)]
+    grown = apart.own_cpu_s.diff() / apart.time.diff() / apart.processors
+    return apart.assign(utilization=grown.clip(upper=1))

@@ -128,6 +128,12 @@ FLAGS = {
             f"leave the runs alone, and {REPAIR} measures the block again",
         ),
         Flag(
+            "unwatched",
+            ("time", "training time"),
+            "nothing watched for other programs while steps were timed",
+            f"{REPAIR} measures the block again",
+        ),
+        Flag(
             "input not cached yet",
             ("time", "memory", "time breakdown"),
             "the steps were timed while the input filled its cache, which later epochs read",
@@ -278,10 +284,11 @@ def of_record(record: Record) -> list[str]:
         CHANGED: bool(record.get("changed")),
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "sweeps at once": AT_ONCE in marks,
-        "interference": any("while other pro" in mark for mark in marks),
-        "interrupted": any("was stopped" in m or "were changed" in m for m in marks),
+        **{
+            name: any(mark.startswith(openings) for mark in marks)
+            for name, openings in interference.OPENINGS.items()
+        },
         "input not cached yet": timed and _fills_cache(record),
-        "throttled": any("was throttled" in mark for mark in marks),
         "unequal steps": any(mark.startswith(UNEQUAL_STEPS) for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
         **{unproven(name): name in failed for name in instruments.PROVEN},

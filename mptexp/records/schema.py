@@ -106,7 +106,8 @@ def _adapter() -> TypeAdapter[Any]:
     """What checks a record; made at the first use, since making it takes a while."""
     # A record holds columns of results.csv in several places.
     row = {name: c.kind | None for name, c in COLUMNS.items() if name != "marks"}
-    read = {"stopped_s": Number, "limits_changed": bool, "throttle_reasons": list[str]}
+    said = dict.fromkeys(("limits_changed", "unwatched", "gpu_unread"), bool)
+    read = {"stopped_s": Number, "throttle_reasons": list[str], **said}
     cells = _open("Cells", {**row, **read, "latency_warmup": Whole})
     texts = (
         "variable_dtype",

@@ -176,10 +176,31 @@ def _handle(name: str) -> Any:
 def nvidia_handle() -> Any:
     """NVML's handle of the first GPU that CUDA programs see here; None where there is none.
 
+    None, too, where it is not known which GPU that is, see `_numbered_alike`.
+
     Raises:
         DeviceError: where CUDA_VISIBLE_DEVICES names a GPU that does not exist.
     """
-    return next(iter(nvidia_handles()), None)
+    handles = nvidia_handles()
+    return handles[0] if handles and _numbered_alike() else None
+
+
+def _numbered_alike() -> bool:
+    """Whether CUDA's first GPU is NVML's too.
+
+    NVML numbers GPUs as they stand on the bus, CUDA by default the fastest first, so that of
+    several models the first may be another. A UUID names the same GPU to both.
+    """
+    import pynvml
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or not visible.isdigit():
+        return True
+    try:
+        handles = [_handle(str(k)) for k in range(pynvml.nvmlDeviceGetCount())]
+        return len({str(pynvml.nvmlDeviceGetName(handle)) for handle in handles}) == 1
+    except pynvml.NVMLError:  # of a GPU that cannot be asked nothing is known
+        return False
 
 
 # Arm's numbers of its cores, as CPU part in /proc/cpuinfo has them, by their names.

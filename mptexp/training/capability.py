@@ -68,7 +68,10 @@ def gpu_memory_bytes() -> int | None:
     import pynvml
 
     handle = nvidia_handle()
-    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) if handle else None
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) if handle else None
+    except pynvml.NVMLError:  # not supported, where a GPU shares the memory of the machine
+        return None
 
 
 def is_native(dtype: str, device: Mapping[str, Any], cpu_isa: str = "default") -> bool:

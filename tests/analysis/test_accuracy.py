@@ -311,6 +311,13 @@ def test_what_follows_the_last_epoch_is_no_training():
     assert found[silent["run_id"]] == silent["fit_s"]
 
 
+def test_a_training_whose_last_epoch_has_no_time_has_none():
+    # The lie: the seconds, and the price, of the epochs that had one.
+    cut = learned("float32", 0, 0.5, 0.8, 0.9)
+    cut["history"][-1]["elapsed_s"] = None
+    assert accuracy.training_s(tables([cut])).isna().all()
+
+
 def test_there_is_no_time_to_an_accuracy_that_guessing_reaches():
     made = tables([record(chance_accuracy=0.1)])
     for wanted, reached in ((0.09, None), (0.5, 0.5)):

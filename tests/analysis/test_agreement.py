@@ -65,8 +65,17 @@ def test_runs_that_were_otherwise_answer_another_question(name, is_another):
     assert agreement.repetitions({"one": first, "other": known_as(0.0501, **{name: "a"})})
 
 
-def test_a_copy_repeats_nothing():
-    assert agreement.repetitions({"one": sweep(0.05), "copy": sweep(0.05)}) == []
+def test_what_rests_on_runs_of_another_repeats_nothing():
+    # The lie: "Consistent, the intervals overlap: 2.00× and 2.04×", of a sweep and of the same
+    # after one more repeat.
+    rows = [
+        record(p, b, s + b / 1e5) for b in range(4) for p, s in (("float32", 0.1), ("float8", 0.05))
+    ]
+    one, longer = (agreement.ratios(tables(made)) for made in (rows[:6], rows))
+    assert one[0].speedup != longer[0].speedup
+    assert agreement.repetitions({"one": one, "copy": one}) == []
+    assert agreement.repetitions({"one": one, "longer": longer}) == []
+    assert agreement.repetitions({"one": sweep(0.05), "again": sweep(0.05)})
 
 
 def test_what_is_not_claimed_is_not_compared():

@@ -1,5 +1,5 @@
 import pytest
-from builders import record, tables
+from builders import CARD, record, tables
 
 from mptexp.analysis import sweep_tables
 from mptexp.analysis.sweep_tables import Options
@@ -48,3 +48,32 @@ def test_a_result_is_computed_once_for_each_sweep():
     assert counted(one, 2) == [2]
     assert counted(other, 1) is not counted(one, 1)
     assert computed == [1, 2, 1]
+
+
+def sampled(place, samples, kind):
+    """What the device read over time in a sweep of one run with these samples."""
+    card = CARD | {"kind": kind, "capability": [7, 0]}  # whose default is float32, as the record's
+    made = record() | {"environment": card, "samples": samples}
+    store.write_record(place.record(made["run_id"]), made)
+    return sweep_tables.device_samples(place, tables([made]))
+
+
+def counted(times, used_s):
+    pairs = zip(times, used_s, strict=True)
+    return [{"time": at, "own_cpu_s": used, "processors": 2} for at, used in pairs]
+
+
+def test_no_processor_is_used_more_than_wholly(tmp_path):
+    # The lie: "Utilization reaches 123 % in float32", of the last millisecond of a run.
+    samples = counted([0.0, 0.25, 0.5, 0.75, 0.751], [0.0, 0.4, 0.8, 1.31, 1.314])
+    found = sampled(SweepDir(tmp_path), samples, "cpu")
+    assert found.seconds.tolist() == [0.0, 0.25, 0.5, 0.75]
+    assert found.utilization_frac.tolist()[1:] == pytest.approx([0.8, 0.8, 1.0])
+
+
+def test_a_gpus_utilization_is_not_that_of_the_processor(tmp_path):
+    # The lie: "Utilization reaches 12 %", of a GPU whose driver does not tell it.
+    samples = counted([0.0, 0.25, 0.5], [0.0, 0.06, 0.12])
+    assert sampled(SweepDir(tmp_path), samples, "gpu").empty
+    told = [one | {"utilization": 0.9} for one in samples]
+    assert sampled(SweepDir(tmp_path), told, "gpu").utilization_frac.tolist() == [0.9] * 3

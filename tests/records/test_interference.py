@@ -23,6 +23,10 @@ def test_a_quiet_run_has_no_mark():
         ({"other_load_frac": 0.2}, "measured while other programs used the processor"),
         ({"other_processes": 2}, "measured while other processes used the GPU"),
         ({"stopped_s": 45.2}, "the process was stopped or the machine asleep (45 s)"),
+        # "0 s" was said of a third of a second.
+        ({"stopped_s": 0.3}, "the process was stopped or the machine asleep (0.3 s)"),
+        ({"unwatched": True}, "measured while nothing watched for other programs"),
+        ({"gpu_unread": True}, "without any reading of its GPU: NVML does not say which it is"),
         ({"limits_changed": True}, "its processors or its priority were changed"),
         (
             {"throttled_frac": 0.1, "throttle_reasons": ["power cap"]},

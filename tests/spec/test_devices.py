@@ -1,8 +1,12 @@
+import os
 import platform
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support import ONE_GPU, nvml_library
 
 from mptexp.spec import devices
 from mptexp.spec.devices import local_device, local_devices, same_model
@@ -127,3 +131,46 @@ def test_no_two_generations_of_a_cpu_have_one_name(monkeypatch, text, name):
 )
 def test_which_gpus_have_tensor_cores(device, capability, has):
     assert devices.has_tensor_cores({"device": device, "capability": capability}) is has
+
+
+# On the bus the slower stands first; CUDA calls the faster one 0 unless it is told otherwise.
+TWO_MODELS = (
+    ONE_GPU.replace("*n = 1; return 0;", "*n = 2; return 0;")
+    .replace("*h = (void *)1; return i ? 2 : 0;", "*h = (char *)1 + i; return i > 1 ? 2 : 0;")
+    .replace('name = "NVIDIA H100"', 'name = h == (void *)2 ? "NVIDIA H100" : "NVIDIA T400"')
+    + """
+int nvmlDeviceGetHandleByUUID(const char *u, void **h) { *h = (void *)2; return 0; }
+"""
+)
+FIRST = (
+    "import pynvml; from mptexp.spec import devices; first = devices.nvidia_handle();"
+    "print(first and pynvml.nvmlDeviceGetName(first), len(devices.local_devices()))"
+)
+
+
+def test_a_gpu_that_cuda_may_number_otherwise_is_not_taken_for_its_first(tmp_path):
+    nvml = nvml_library(tmp_path, TWO_MODELS)
+    by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    cases = [
+        ({}, "None 2"),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, "None 1"),
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "None 2"),
+        (by_bus, "NVIDIA T400 2"),
+        (by_bus | {"CUDA_VISIBLE_DEVICES": "1"}, "NVIDIA H100 1"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-of-a-sweep"}, "NVIDIA H100 1"),
+    ]
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    for given, said in cases:
+        known = usual | {"LD_LIBRARY_PATH": str(nvml)} | given
+        words = [sys.executable, "-c", FIRST]
+        done = subprocess.run(words, env=known, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == said, given
+
+
+def test_gpus_of_one_model_are_numbered_alike(tmp_path):
+    nvml = nvml_library(tmp_path, TWO_MODELS.replace("NVIDIA T400", "NVIDIA H100"))
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    known = usual | {"LD_LIBRARY_PATH": str(nvml)}
+    words = [sys.executable, "-c", FIRST]
+    done = subprocess.run(words, env=known, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "NVIDIA H100 2"

@@ -1,5 +1,10 @@
+import os
+import subprocess
+import sys
+
 import keras
 import pytest
+from support import ONE_GPU, nvml_library
 
 from mptexp.records.tables import BY_RANK
 from mptexp.spec import devices
@@ -109,3 +114,15 @@ def test_what_a_limit_leaves_is_native_or_not(monkeypatch):
 
 def test_a_cpu_is_named_by_instructions_that_records_hold():
     assert BY_RANK.keys() <= {*capability.INSTRUCTION_SETS}
+
+
+def test_a_gpu_that_shares_the_memory_of_the_machine_has_none_of_its_own(tmp_path):
+    # GB10, Jetson: NVML answers "not supported", which ended every run before its first step.
+    shared = ONE_GPU.replace(
+        "m->total = 85899345920ull; m->used = 1073741824ull; return 0;", "return 3;"
+    )
+    known = os.environ | {"LD_LIBRARY_PATH": str(nvml_library(tmp_path, shared))}
+    program = "from mptexp.training import capability; print(capability.gpu_memory_bytes())"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, env=known, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"

@@ -1,6 +1,9 @@
 """Figures of the device: its memory, and its utilization and power over time."""
 
+import math
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,27 +20,36 @@ MIB = 2**20
 
 
 def memory_by_batch_size(tables: Tables) -> Figure:
-    """Peak memory of every run in MiB, a panel per device; its own memory as a line if near."""
-    memory, limits = tables.ok.peak_memory_bytes / MIB, device_memory(tables)
+    """Peak memory of every run in MiB, a panel per device; what there is as a line if near."""
+    memory = tables.ok.peak_memory_bytes / MIB
     figure, panels = speed.dots(tables.ok, memory, "peak memory, MiB")
     for axis, _ in panels:
         axis.set_ylim(0, memory.max() * 1.08)
     for axis, (_, part) in panels:
-        limit = limits.get(part.gpu_model.iloc[0], 0) / MIB
-        if 0 < limit < 4 * axis.get_ylim()[1]:
+        limit, whose = min(available_memory(tables.records_by_id[i]) for i in part.run_id)
+        limit /= MIB
+        if limit < 4 * axis.get_ylim()[1]:
             axis.axhline(limit, color=INK, linewidth=1.2, linestyle="--")
             axis.set_ylim(0, max(axis.get_ylim()[1], limit * 1.05))
-            axis.annotate("the device's memory", (0.02, limit), xycoords=("axes fraction", "data"),
+            axis.annotate(whose, (0.02, limit), xycoords=("axes fraction", "data"),
                           va="bottom", size=8, color=INK)  # fmt: skip
     style.legend(figure)
     return figure
 
 
-def device_memory(tables: Tables) -> dict[str, float]:
-    """Bytes of memory of each device, by gpu_model."""
-    cards = [(r["parameters"]["gpu_model"], r.get("environment") or {}) for r in tables.records]
-    sizes = [(name, c.get("device_memory_bytes") or c.get("memory_bytes")) for name, c in cards]
-    return {name: size for name, size in sizes if isinstance(size, int | float)}
+def available_memory(record: Mapping[str, Any]) -> tuple[float, str]:
+    """Bytes of memory that a run could take, infinite where not known, and what they are called.
+
+    On a CPU a container or a limit may allow less than the machine has; that of the machine is no
+    GPU's.
+    """
+    known = record.get("environment") or {}
+    sizes, name = [known.get("device_memory_bytes")], "the device's memory"
+    if known.get("kind") == "cpu":
+        limit_gb = record["parameters"].get("memory_limit_gb")
+        sizes = [known.get("memory_bytes"), known.get("container_memory_bytes")]
+        sizes, name = [*sizes, limit_gb and limit_gb * 1e9], "the memory that a run may use"
+    return min((s for s in sizes if isinstance(s, int | float)), default=math.inf), name
 
 
 def _caption_memory(tables: Tables) -> str:
@@ -96,7 +108,7 @@ def _names(samples: pd.DataFrame) -> str:
 
 def _caption_readings(samples: pd.DataFrame) -> str:
     # The largest: a GPU's first readings, and a mean with them, are of what came before the steps.
-    most = samples.groupby("policy", sort=False).utilization_frac.max() * 100
+    most = samples.groupby("policy", sort=False).utilization_frac.max().dropna() * 100
     by_policy = [f"{value:.0f} % in {policy}" for policy, value in most.items()]
     return (
         f"Utilization reaches {wording.listed(by_policy)}: one run of each policy, the first block "

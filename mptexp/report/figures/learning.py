@@ -20,6 +20,7 @@ from mptexp.report.text import wording
 from mptexp.spec import tasks
 
 PUBLISHED = "published (mixed_float16, V100)"
+IMAGENETTE = r"imagenette(/|:|$)|folder:imagenette2(-\d+)?$"  # its archives: imagenette2-160.tgz
 EPOCHS = 3  # of a curve: fewer are a dot or a line between two
 REPEATS = 5  # of a box: it is drawn through five numbers
 
@@ -53,10 +54,11 @@ def validation_by_time(tables: Tables, task: tasks.Task) -> Figure:
 
 
 def _caption_validation(tables: Tables, task: tasks.Task) -> str:
-    runs = points.of_task(tables.ok, task).groupby([*POINT, "policy"]).size()
+    epochs = of_task(tables, task).dropna(subset="figure")
+    runs = epochs.groupby([*POINT, "policy"]).run_id.nunique()
     repeats = wording.count(runs.max(), "repeat")
     fewest = f"{runs.min()} to " * bool(runs.min() < runs.max())
-    opening = f"Faint lines are single runs ({fewest}{repeats} a policy), strong ones their mean."
+    opening = f"Faint lines are single runs ({fewest}{repeats} a policy), {_strong(epochs)}"
     spread = summary.accuracy_range(_of_valid_accuracy(tables), task)
     if spread.empty:
         return opening
@@ -66,6 +68,18 @@ def _caption_validation(tables: Tables, task: tasks.Task) -> str:
         percent = (spread.most / spread.least - 1).max() * 100
         differ = f"mean perplexities differ by at most {percent:.1f} %"
     return f"{opening} At the last epoch the policies' {differ} at the same point."
+
+
+def _strong(epochs: pd.DataFrame) -> str:
+    """What the strong lines are: some means end before the last run does."""
+    cut = len(_of_all_runs(epochs, [*POINT, "policy"])) < len(epochs)
+    return f"strong ones their mean{', of the epochs that all of them have' * cut}."
+
+
+def _of_all_runs(epochs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The epochs that all runs of a group have: a mean would jump where one of them ends."""
+    runs = epochs.groupby(by).run_id.transform("nunique")
+    return epochs[epochs.groupby([*by, "epoch"]).run_id.transform("nunique") == runs]
 
 
 def _of_valid_accuracy(tables: Tables) -> Tables:
@@ -79,7 +93,7 @@ def _of_valid_accuracy(tables: Tables) -> Tables:
 def _caption_time(tables: Tables) -> str:
     opening = "The same epochs over time, validation included"
     last = _last(tables)
-    valid = validity.sound(last, "training time")
+    valid = validity.sound(last, "training time").dropna(subset="elapsed_s")
     if valid.empty:
         return f"{opening}."
     ends = valid.groupby("policy").elapsed_s.median().sort_values()
@@ -94,7 +108,7 @@ def _last(tables: Tables) -> pd.DataFrame:
     Those that ended once their step time was known did so after another number of epochs each.
     """
     epochs = learned(tables)
-    last = epochs[epochs.ended_by != "target_ci"].groupby("run_id").last()
+    last = epochs[epochs.ended_by != "target_ci"].groupby("run_id").tail(1)
     return last if len(last[POINT].drop_duplicates()) == 1 else last[:0]
 
 
@@ -108,7 +122,7 @@ def _caption_loss(tables: Tables) -> str:
     ends = last.dropna(subset="loss").groupby("policy").loss.median().sort_values()
     by_policy = [f"{loss:.3g} in {policy}" for policy, loss in ends.items()]
     said = f"Loss at the last epoch: {wording.listed(by_policy)} (medians). " * bool(by_policy)
-    return f"{said}Faint lines are single runs, strong ones their mean."
+    return f"{said}Faint lines are single runs, {_strong(learned(tables).dropna(subset='loss'))}"
 
 
 def _curves(
@@ -167,7 +181,10 @@ def _means(
     mean: Callable[[Iterable[float]], float],
 ) -> None:
     """The mean of each policy's runs, epoch by epoch, at the mean of the times of their ends."""
-    means = part.groupby(["policy", "epoch"], as_index=False).agg(
+    common = _of_all_runs(part.dropna(subset=by), ["policy"])
+    if common.empty:  # no run says when its epochs ended
+        return
+    means = common.groupby(["policy", "epoch"], as_index=False).agg(
         {"elapsed_s": "mean", value: mean}
     )
     # Policies often lie on one another: dashes let the lower one show.
@@ -183,9 +200,10 @@ def _means(
 def _published(axis: Axes, part: pd.DataFrame, value: str) -> None:
     """Draws the epochs that a study printed of this network and batch size behind our curves.
 
-    Of the same data alone, Imagenette, whichever its size and split.
+    Of the same data alone, Imagenette, whichever its size and split: by its name among data sets,
+    or in a folder that is called as its archives are.
     """
-    part = part[part.dataset.str.contains("imagenette")]
+    part = part[part.dataset.str.match(IMAGENETTE)]
     for model, size in part[["model", "batch_size"]].drop_duplicates().itertuples(index=False):
         known = published.epochs(model, size, value)
         if len(known):

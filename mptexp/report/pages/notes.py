@@ -215,9 +215,9 @@ def starting_points(tables: Tables) -> str:
 def sensors(tables: Tables) -> str:
     """How the device was read, and what interfered with which share of the runs."""
     lines = [
-        "Medians over repeats of what was read every quarter of a second while steps were timed. "
-        "On a CPU, utilization is this process's processor time over that of the processors it may "
-        "use."
+        "Medians over repeats, or where a heading says so the most of them, of what was read every "
+        "quarter of a second while steps were timed. On a CPU, utilization is this process's "
+        "processor time over that of the processors it may use."
     ]
     flags = pd.Series([m for r in tables.records for m in r.get("marks", [])], dtype=object)
     of = wording.count(len(tables.results), "run")

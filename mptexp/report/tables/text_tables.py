@@ -385,6 +385,7 @@ def _outcome(status: str, flags: str) -> str:
 def sensor_rows(tables: Tables) -> pd.DataFrame:
     """What the device read while steps were timed, medians over repeats, as text.
 
+    Of what disturbs, the most of any repeat: a median hides the run that is not valid for it.
     Empty where nothing was read.
     """
     if tables.ok.empty:
@@ -395,8 +396,8 @@ def sensor_rows(tables: Tables) -> pd.DataFrame:
         keys = ["gpu_model", "policy"]
         table = table[keys].drop_duplicates().sort_values(keys, key=points.rank)
     values = {
-        n: _by_policy(tables, table, pd.to_numeric(tables.ok[n]), keys)
-        for n in SENSORS
+        n: _by_policy(tables, table, pd.to_numeric(tables.ok[n]), keys, how)
+        for n, how in SENSORS.items()
         if n in tables.ok
     }
     flags = _by_policy(tables, table, tables.ok["flags"], keys, validity.together)

@@ -65,12 +65,17 @@ COLUMNS = {
     "energy_per_token_j": Column("Energy per token", lambda mj: f"{wording.digits(mj)} mJ", 1e3),
     "clock_hz": Column("Clock", "{:,.0f} MHz", 1e-6),
     "temperature_c": Column("Temperature", "{:.0f} °C"),
-    "throttled_frac": Column("Throttled", "{:.0f} % of readings", 100),
+    "throttled_frac": Column("Throttled, at most", lambda s: f"{wording.share(s)} of readings"),
     "device_memory_used_bytes": Column("Memory in use on the device", "{:,.0f} MiB", 2**-20),
-    "other_load_frac": Column("Processor used by others", "{:.0f} %", 100),
-    "other_processes": Column("Others on the GPU", "{:.0f}"),
+    "other_load_frac": Column("Processor used by others, at most", wording.share),
+    "other_processes": Column("Others on the GPU, at most", "{:.0f}"),
 }
-SENSORS = tuple(COLUMNS)[tuple(COLUMNS).index("utilization_frac") :]
+# Of what disturbs a run the most of all repeats is shown, of the others the median.
+DISTURBING = ("throttled_frac", "other_load_frac", "other_processes")
+SENSORS = {
+    name: "max" if name in DISTURBING else "median"
+    for name in tuple(COLUMNS)[tuple(COLUMNS).index("utilization_frac") :]
+}
 
 
 def cell(name: str, value: float) -> str:

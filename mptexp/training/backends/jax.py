@@ -92,7 +92,13 @@ def prepare_environment(run: Run) -> None:
 
 def limit_memory(limit_bytes: int, replicas: int) -> None:
     """Read when JAX first looks at the GPU, which importing Keras does not do."""
-    share = limit_bytes / (capability.gpu_memory_bytes() or limit_bytes)
+    memory = capability.gpu_memory_bytes()
+    if not memory:
+        raise capability.Unsupported(
+            "memory_limit_gb: JAX takes a share of the GPU's memory, and NVML does not say how "
+            "much this one has; allowed: no limit, or another backend"
+        )
+    share = limit_bytes / memory
     os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(1.0, share):.4f}"
 
 

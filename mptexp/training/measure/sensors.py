@@ -4,9 +4,11 @@ They come from NVML on a GPU and from the system on a CPU. What a device does no
 """
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -15,8 +17,9 @@ from typing import Any
 import psutil
 import pynvml
 
+from mptexp.records.interference import OTHERS_MATTER
 from mptexp.spec import control_groups
-from mptexp.spec.devices import nvidia_handle
+from mptexp.spec.devices import nvidia_handle, nvidia_handles
 from mptexp.training import backends, machine_state
 
 INTERVAL_S = 0.25
@@ -39,6 +42,8 @@ STOPPED_S, WORKING = 2.0, 0.05
 # to a second (nvml.h, nvmlUtilization_t): the first readings hold what came before the steps.
 BEFORE_S = 1.0
 MOSTLY, LEAST_READ = 0.9 * BEFORE_S, 4
+# Of what was timed, more than may lie beside the first and the last reading of a short run.
+UNWATCHED_S = 1.0
 
 
 class Sampler(threading.Thread):
@@ -89,11 +94,13 @@ def _asleep_s() -> float:
 
 
 def reader(kind: str) -> Callable[[], Sample]:
-    """A function that reads the machine and, where the kind is gpu, the GPU of this process."""
+    """A function that reads the machine and, where the kind is gpu, the GPUs of this process."""
     if kind == "cpu":
         return lambda: {**processor(), **cpu()}
-    handle = nvidia_handle()
-    return lambda: {**processor(), **(gpu(handle) if handle else {})}
+    if nvidia_handle() is None:
+        return processor
+    handles = nvidia_handles()
+    return lambda: {**processor(), **gpu(*handles)}
 
 
 def processor() -> Sample:
@@ -102,15 +109,36 @@ def processor() -> Sample:
     Of the processors that the process may use: what runs on others disturbs none of it. Time that
     a hypervisor took (steal) counts as used by others.
     """
-    every = psutil.cpu_times(percpu=True)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    own = [every[k] for k in allowed if k < len(every)] or every
     return {
         "own_cpu_s": time.process_time(),
-        # The ninth and tenth are parts of the first two.
-        "busy_cpu_s": sum(sum(t[:8]) - t.idle - getattr(t, "iowait", 0.0) for t in own),
-        "processors": len(own),
+        "busy_cpu_s": _asked(_busy_s),
+        "processors": machine_state.cores(),
     }
+
+
+def _busy_s() -> float:
+    """Seconds in which the processors that this process may use were busy.
+
+    Raises:
+        LookupError: where one of them is not listed.
+    """
+    every = psutil.cpu_times(percpu=True)
+    if hasattr(os, "sched_getaffinity"):
+        every = _of_numbers(every, os.sched_getaffinity(0))
+    # The ninth and tenth are parts of the first two.
+    return sum(sum(t[:8]) - t.idle - getattr(t, "iowait", 0.0) for t in every)
+
+
+def _of_numbers(every: Sequence[Any], numbers: set[int]) -> list[Any]:
+    """The times of some processors: one that is offline has a number, and no line in /proc/stat.
+
+    A container may number its own anew (lxcfs), and then it lists no others.
+    """
+    if len(every) == len(numbers):
+        return [*every]
+    listed = re.findall(r"^cpu(\d+)", Path(psutil.PROCFS_PATH, "stat").read_text(), re.MULTILINE)
+    by_number = dict(zip(map(int, listed), every, strict=True))
+    return [by_number[number] for number in numbers]
 
 
 def cpu() -> Sample:
@@ -167,8 +195,15 @@ def _throttle_events(root: Path = Path("/")) -> dict[str, int]:
     return events
 
 
-def gpu(handle: Any) -> Sample:
-    """What NVML says of a GPU; None for what this one does not report."""
+def gpu(handle: Any, *others: Any) -> Sample:
+    """What NVML says of a GPU; None for what this one does not report.
+
+    The causes of throttling and the most processes are of the others too: a step waits for the
+    slowest replica.
+    """
+    every = handle, *others
+    causes = [names for one in every if (names := _asked(partial(_throttled, one))) is not None]
+    processes = [n for one in every if (n := _asked(partial(_processes, one))) is not None]
     return {
         "utilization": _asked(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
         "memory_bytes": _asked(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)),
@@ -180,18 +215,24 @@ def gpu(handle: Any) -> Sample:
         "temperature_c": _asked(
             lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
         ),
-        "throttled": _asked(
-            lambda: throttles(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        ),
-        "processes": _asked(lambda: len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+        "throttled": sorted({name for names in causes for name in names}) if causes else None,
+        "processes": max(processes, default=None),
     }
+
+
+def _throttled(handle: Any) -> list[str]:
+    return throttles(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _processes(handle: Any) -> int:
+    return len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
 
 
 def _asked(question: Callable[[], Any]) -> Any:
     """The answer; None where the device or the system has none: no sensor may cost a run."""
     try:
         return question()
-    except (pynvml.NVMLError, OSError, ValueError, NotImplementedError, RuntimeError):
+    except Exception:  # each system's files, psutil and NVML have exceptions of their own
         return None
 
 
@@ -233,7 +274,8 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     Only samples within a span count, and of counters only differences between neighbours within
     one span: validation and warm-up are left out. Where the spans are too short for that (epochs
     shorter than the sampling interval), and what counts would be less than half of what was timed,
-    everything from the first span to the last counts, validation included.
+    everything from the first span to the last counts, validation included: enough to see what
+    disturbed it, but power_w and a CPU's utilization_frac, which would be of both, are None.
 
     Args:
         samples: in order of time.
@@ -247,27 +289,28 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         had), power_w,
         clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
         by anyone), other_load_frac (processor time of others, the hypervisor included, over what
-        all processors had), other_processes (most at a time on the GPU besides this one),
+        all processors had), other_processes (most at a time on one of the GPUs besides this one),
         throttled_frac (share of the samples or of their gaps), throttle_reasons, stopped_s (seconds
         of all samples in which the process was stopped, or the machine asleep), limits_changed
-        (whether processors or priority of the process were changed in that time).
+        (whether processors or priority of the process were changed in that time), unwatched
+        (whether other programs could have been at work unseen for more than UNWATCHED_S of what was
+        timed), gpu_unread (whether nothing was read of the GPU). Readings of one GPU of several are
+        those of the first, but for other_processes and throttling, which are of them all.
     """
     timed, gaps = _within(samples, joined(spans))
-    if spans and sum(b["time"] - a["time"] for a, b in gaps) < sum(b - a for a, b in spans) / 2:
+    too_short = sum(b["time"] - a["time"] for a, b in gaps) < sum(b - a for a, b in spans) / 2
+    if too_short:
         timed, gaps = _within(samples, [(spans[0][0], spans[-1][1])])
-    capacity = sum((b["time"] - a["time"]) * b["processors"] for a, b in gaps)
-    own, busy = _grown(gaps, "own_cpu_s"), _grown(gaps, "busy_cpu_s")
-    used = own / capacity if capacity else None
+    used, others = None if too_short else _used_frac(gaps), _others_frac(gaps)
     if kind != "cpu":
         steps = [s for s in timed if _timed_s(spans, s["time"] - BEFORE_S, s["time"]) > MOSTLY]
         used = _mean(steps, "utilization") if len(steps) >= LEAST_READ else None
-    others = max(0.0, busy - own) / capacity if capacity else None
     throttled, reasons = _throttling(timed, gaps)
     processes = _values(timed, "processes")
     return {
         "readings": len(timed),
         "utilization_frac": used,
-        "power_w": _power(timed, gaps),
+        "power_w": None if too_short else _power(timed, gaps),
         "clock_hz": _mean(timed, "clock_hz"),
         "temperature_c": _mean(timed, "temperature_c"),
         "device_memory_used_bytes": max(_values(timed, "memory_bytes"), default=None),
@@ -279,7 +322,49 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         "throttle_reasons": reasons,
         "stopped_s": sum(_stopped_s(a, b) for a, b in _neighbours(samples)),
         "limits_changed": any(len(set(_values(samples, n))) > 1 for n in ("cores", "nice")),
+        "unwatched": _unwatched_s(samples, spans, others) > UNWATCHED_S,
+        "gpu_unread": kind != "cpu" and not any("processes" in s for s in samples),
     }
+
+
+def _used_frac(gaps: Sequence[tuple[Sample, Sample]]) -> float | None:
+    """Processor time of this process over what its processors had; None where it used others too.
+
+    Threads may be bound to other processors than the sampler's, which are the ones that it counts.
+    """
+    own, capacity = _grown(gaps, "own_cpu_s"), _capacity_s(gaps)
+    return own / capacity if capacity and own <= (1 + OTHERS_MATTER) * capacity else None
+
+
+def _others_frac(gaps: Sequence[tuple[Sample, Sample]]) -> float | None:
+    """Processor time of others over what the processors had.
+
+    None where the system's counters hold so much less than what this process used that they would
+    hide others as well.
+    """
+    known = _both(gaps, "busy_cpu_s")
+    capacity = _capacity_s(known)
+    others = _grown(known, "busy_cpu_s") - _grown(known, "own_cpu_s")
+    if not capacity or others < -OTHERS_MATTER * capacity:
+        return None
+    return max(0.0, others) / capacity
+
+
+def _unwatched_s(
+    samples: Sequence[Sample], spans: Sequence[Span], others_frac: float | None
+) -> float:
+    """Seconds of what was timed in which no reading tells of other programs.
+
+    Such as those after a sampler's thread ended by an error.
+    """
+    known = _both(_neighbours(samples), "busy_cpu_s")
+    watched = joined([(a["time"], b["time"]) for a, b in known]) if others_frac is not None else []
+    timed = joined(spans)
+    return sum(b - a for a, b in timed) - sum(_timed_s(timed, a, b) for a, b in watched)
+
+
+def _capacity_s(gaps: Sequence[tuple[Sample, Sample]]) -> float:
+    return sum((b["time"] - a["time"]) * b["processors"] for a, b in gaps)
 
 
 def _timed_s(spans: Sequence[Span], begin: float, end: float) -> float:
@@ -325,15 +410,19 @@ def _mean(samples: Sequence[Sample], name: str) -> float | None:
     return fmean(values) if values else None
 
 
+def _both(gaps: Sequence[tuple[Sample, Sample]], name: str) -> list[tuple[Sample, Sample]]:
+    """The gaps with a reading on both sides."""
+    return [(a, b) for a, b in gaps if None not in (a.get(name), b.get(name))]
+
+
 def _grown(gaps: Sequence[tuple[Sample, Sample]], name: str) -> float:
     return sum(b[name] - a[name] for a, b in gaps)
 
 
 def _power(timed: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]) -> float | None:
     """From the energy counter where there is one, else the mean of the samples of power."""
-    known = [(a, b) for a, b in gaps if None not in (a.get("energy_j"), b.get("energy_j"))]
     # A counter that wraps around falls; such a gap says nothing.
-    known = [(a, b) for a, b in known if b["energy_j"] >= a["energy_j"]]
+    known = [(a, b) for a, b in _both(gaps, "energy_j") if b["energy_j"] >= a["energy_j"]]
     seconds = sum(b["time"] - a["time"] for a, b in known)
     return _grown(known, "energy_j") / seconds if seconds else _mean(timed, "power_w")
 
@@ -342,11 +431,13 @@ def _throttling(
     timed: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]
 ) -> tuple[float | None, list[str]]:
     causes = _values(timed, "throttled")
-    if not causes and gaps and gaps[0][0].get("throttle_events"):
-        causes = [
-            [name for name, n in b["throttle_events"].items() if n > a["throttle_events"][name]]
-            for a, b in gaps
+    if not causes:
+        # A counter may come or go between two samples, as that of a control group does.
+        events = [
+            (a["throttle_events"], b["throttle_events"]) for a, b in _both(gaps, "throttle_events")
         ]
+        shared = [(a, b, a.keys() & b.keys()) for a, b in events]
+        causes = [[name for name in names if b[name] > a[name]] for a, b, names in shared if names]
     if not causes:
         return None, []
     reasons = sorted({reason for names in causes for reason in names})

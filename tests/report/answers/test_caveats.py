@@ -8,7 +8,7 @@ from support import PROJECT, mptexp
 
 from mptexp import api
 from mptexp.analysis import validity
-from mptexp.records import instruments, schema, step_times, store
+from mptexp.records import instruments, interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, measured_sweep
 from mptexp.report.answers import caveats, next_commands
@@ -96,6 +96,7 @@ PLANTED = {
     "interrupted": lambda made, block: made["marks"].append(
         "measured while the process was stopped or the machine asleep (45 s)"
     ),
+    "unwatched": lambda made, block: made["marks"].append(interference.UNWATCHED),
     "throttled": lambda made, block: made["marks"].append(
         "measured while the device was throttled (heat)"
     ),

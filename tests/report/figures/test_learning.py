@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from builders import record, tables, three
 
 from mptexp.analysis import published
@@ -32,14 +33,15 @@ def test_repeats_are_faint_lines_below_their_mean():
     assert means[0].get_linestyle() != means[1].get_linestyle()
 
 
-def test_the_epochs_that_a_study_printed_stand_behind_our_curves():
+@pytest.mark.parametrize("dataset", ["imagenette/320px-v2", "folder:imagenette2-160"])
+def test_the_epochs_that_a_study_printed_stand_behind_our_curves(dataset):
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     assert not any(
         line.get_label() == learning.PUBLISHED
         for line in learning.validation_by_epoch(made, tasks.IMAGES).axes[0].lines  # of digits
     )
     for one in made.records:
-        one["parameters"]["dataset"] = "folder:imagenette2"
+        one["parameters"]["dataset"] = dataset
     made = tables(made.records)
     printed = published.epochs("keydana_cnn", 32, "val_accuracy")
     assert dict(printed) == {16: 0.806, 17: 0.782, 18: 0.784, 19: 0.77, 20: 0.746}
@@ -50,6 +52,15 @@ def test_the_epochs_that_a_study_printed_stand_behind_our_curves():
         (drawn,) = [line for line in lines if line.get_label() == learning.PUBLISHED]
         assert list(drawn.get_xdata()) == [16, 17, 18, 19, 20]
     lines = learning.validation_by_time(made, tasks.IMAGES).axes[0].lines
+    assert not any(line.get_label() == learning.PUBLISHED for line in lines)
+
+
+def test_a_folder_that_is_called_a_little_like_a_study_s_data_is_other_data():
+    # The lie: the study's curve behind those of two classes of blurred images.
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    for one in made.records:
+        one["parameters"]["dataset"] = "folder:imagenette_blurred_2classes"
+    lines = learning.validation_by_epoch(tables(made.records), tasks.IMAGES).axes[0].lines
     assert not any(line.get_label() == learning.PUBLISHED for line in lines)
 
 
@@ -176,3 +187,35 @@ def test_trainings_of_other_lengths_have_no_last_epoch_to_compare():
         one["timing"]["ended_by"] = "target_ci"
     for caption in (learning._caption_loss, learning._caption_time):
         assert "float" not in caption(tables(made))
+
+
+def test_a_mean_ends_where_the_first_of_its_runs_does():
+    # The lie: a mean that falls from 0.9 to 0.5 in the third epoch, of the runs that are left.
+    lengths = {0: (2, 0.9), 1: (4, 0.5), 2: (4, 0.5)}
+    made = [trained(n, block=block) for block, (n, _) in lengths.items()]
+    for one, (_, value) in zip(made, lengths.values(), strict=True):
+        for epoch in one["history"]:
+            epoch |= {"val_accuracy": value, "elapsed_s": 10.0 * epoch["epoch"]}
+    resident = trained(4, block=3)
+    resident["parameters"]["input_mode"] = "resident"
+    found = tables([*made, resident])
+    for draw in (learning.validation_by_epoch, learning.validation_by_time):
+        axis = draw(found, tasks.IMAGES).axes[0]
+        (mean,) = [line for line in axis.lines if len(line.get_xdata())]
+        assert list(mean.get_ydata()) == [pytest.approx(19 / 30)] * 2
+    said = "strong ones their mean, of the epochs that all of them have."
+    opening = f"Faint lines are single runs (3 repeats a policy), {said}"
+    assert learning._caption_validation(found, tasks.IMAGES).startswith(opening)
+    assert learning._caption_loss(found).endswith(said)
+
+
+def test_a_caption_tells_no_time_of_an_epoch_before_the_last():
+    # The lie: "the last ends after 10.0 s in mixed_float16", of its second epoch of three.
+    made = [trained(3, policy=policy) for policy in ("float32", "mixed_float16")]
+    for one in made:
+        times = enumerate(one["history"], 1)
+        one["history"] = [epoch | {"elapsed_s": 5.0 * n} for n, epoch in times]
+    made[1]["history"][-1]["elapsed_s"] = None
+    caption = learning._caption_time(tables(made))
+    assert "15.0 s in float32 (" in caption
+    assert "mixed_float16" not in caption

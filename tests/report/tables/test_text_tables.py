@@ -166,6 +166,19 @@ def test_energy_per_image_is_not_valid_where_times_are_not():
     assert rows["Power"].tolist() == ["100 W", "100 W"]
 
 
+def test_what_disturbed_one_repeat_is_not_hidden_by_the_others():
+    # The lie: "Throttled 0 % of readings" beside "(not valid: throttled)", a median of three.
+    runs = [record(block=block) for block in range(3)]
+    for one, frac in zip(runs, (0.0, 0.5, 0.0), strict=True):
+        one["readings"] = {"throttled_frac": frac, "other_load_frac": frac / 100}
+        one["readings"] |= {"other_processes": int(frac > 0), "power_w": 100 + frac}
+    (row,) = text_tables.sensor_rows(tables(runs)).to_dict("records")
+    assert row["Throttled, at most"] == "50 % of readings"
+    assert row["Others on the GPU, at most"] == "1"
+    assert row["Processor used by others, at most"] == "0.5 %"  # never 0 % of what there was
+    assert row["Power"] == "100 W"
+
+
 def test_a_run_that_diverged_has_not_reached_the_accuracy():
     # The lie: "20.0 s (what every run reached)", of one run beside two that diverged.
     runs = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(3)]

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from mptexp.spec.run import Run
+from mptexp.training import capability
 from mptexp.training.backends import jax
 
 
@@ -21,10 +22,14 @@ def test_flags_are_added_to_those_of_the_environment(monkeypatch):
 
 def test_memory_is_limited_as_a_share_of_the_gpus(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "")
-    for memory, share in ((8 * 10**9, "0.2500"), (10**9, "1.0000"), (None, "1.0000")):
+    for memory, share in ((8 * 10**9, "0.2500"), (10**9, "1.0000")):
         monkeypatch.setattr(jax.capability, "gpu_memory_bytes", lambda memory=memory: memory)
         jax.limit_memory(2 * 10**9, 1)
         assert os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == share
+    # Of a memory that is not known there is no share: the limit was none, without a word.
+    monkeypatch.setattr(jax.capability, "gpu_memory_bytes", lambda: None)
+    with pytest.raises(capability.Unsupported, match="NVML does not say how much"):
+        jax.limit_memory(2 * 10**9, 1)
 
 
 def test_tf32_is_set_and_read_back():

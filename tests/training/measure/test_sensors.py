@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from support import PROJECT, until
+from support import ONE_GPU, PROJECT, nvml_library, until
 
 from mptexp.records import interference
 from mptexp.training.measure import sensors
@@ -82,6 +82,27 @@ def test_epochs_shorter_than_the_interval_are_not_left_unread():
     found = sensors.summary(samples, spans, "cpu")
     assert found["other_load_frac"] == pytest.approx(0.5)
     assert interference.marks(found) == ["measured while other programs used the processor"]
+
+
+def test_power_of_epochs_shorter_than_the_interval_is_not_that_of_their_validation():
+    # 600 W in steps of 0.2 s, 150 W in the 0.3 s of validation after each: 330 W was said, and
+    # energy per image was that over the rate of the steps alone.
+    def joules(at):
+        epochs, rest = divmod(at, 0.5)
+        return epochs * (0.2 * 600 + 0.3 * 150) + 600 * min(rest, 0.2) + 150 * max(0.0, rest - 0.2)
+
+    spans = [(0.5 * k, 0.5 * k + 0.2) for k in range(40)]
+    samples = [
+        sample(0.25 * k, 0.2 * k, 0.2 * k, energy_j=joules(0.25 * k), throttled=["power cap"])
+        for k in range(80)
+    ]
+    for kind in ("cpu", "gpu"):
+        found = sensors.summary(samples, spans, kind)
+        assert (found["power_w"], found["utilization_frac"]) == (None, None)
+        assert found["throttle_reasons"] == ["power cap"]
+        assert found["other_load_frac"] == pytest.approx(0)
+    long = sensors.summary(samples, [(0.0, 19.75)], "cpu")
+    assert long["power_w"] == pytest.approx(330, rel=0.05)
 
 
 def test_one_gap_within_a_window_does_not_stand_for_all_that_was_timed():
@@ -171,8 +192,42 @@ def test_a_reading_that_fails_costs_nothing(monkeypatch):
     assert sampler.samples[0]["clock_hz"] is None
 
 
+def test_a_sensor_that_fails_as_nobody_foresaw_leaves_the_others_and_no_quiet_machine(monkeypatch):
+    def fails(percpu):
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(sensors.psutil, "cpu_times", fails)
+    with sensors.Sampler("cpu", interval_s=0.01) as sampler:
+        until(lambda: len(sampler.samples) > 3)
+    assert sampler.samples[-1]["busy_cpu_s"] is None
+    assert sampler.samples[-1]["own_cpu_s"] > 0
+    samples = [{**read, "time": float(at)} for at, read in enumerate(sampler.samples)]
+    found = sensors.summary(samples, [(0.0, samples[-1]["time"])], "cpu")
+    assert found["other_load_frac"] is None
+    assert "nothing watched for other programs" in " ".join(interference.marks(found))
+
+
+def test_a_sampler_that_died_is_no_quiet_machine():
+    samples = [sample(0.25 * k, 0.2 * k, 0.2 * k) for k in range(40)]
+    assert interference.marks(sensors.summary(samples, [(0.0, 9.75)], "cpu")) == []
+    assert interference.marks(sensors.summary(samples[:38], [(0.0, 9.75)], "cpu")) == []
+    for last in (1, 2, 20):
+        found = sensors.summary(samples[:last], [(0.0, 5.0), (5.2, 9.75)], "cpu")
+        marks = interference.marks(found)
+        assert marks == ["measured while nothing watched for other programs"], last
+
+
+def test_counters_that_lack_the_measured_process_tell_nothing_of_others():
+    # The sampler was bound to two processors, the training to four; nought was said of others.
+    samples = [sample(0.25 * k, k, 0.5 * k) for k in range(20)]
+    found = sensors.summary(samples, [(0.0, 4.75)], "cpu")
+    assert (found["other_load_frac"], found["utilization_frac"]) == (None, None)
+    assert interference.marks(found) == ["measured while nothing watched for other programs"]
+
+
 def test_nothing_is_made_up():
     found = sensors.summary([sample(0.0)], [(5.0, 6.0)], "gpu")
+    assert (found.pop("unwatched"), found.pop("gpu_unread")) == (False, True)
     assert found.pop("readings") == 0
     assert found.pop("throttle_reasons") == []
     stopped = {name: found.pop(name) for name in ("stopped_s", "limits_changed")}
@@ -249,6 +304,23 @@ def test_a_throttled_processor_is_marked():
     assert interference.marks(found) == ["measured while the device was throttled (too hot)"]
 
 
+@pytest.mark.parametrize(
+    ("counters", "share", "reasons"),
+    [
+        # Each of these cost a run its record, after the training.
+        ([{"too hot": 0}, {"too hot": 0}, None, {"too hot": 1}, {"too hot": 2}], 0.5, ["too hot"]),
+        ([{"too hot": 0}, {"too hot": 0, "limit": 3}, {"too hot": 0, "limit": 4}], 0.5, ["limit"]),
+        ([{"too hot": 0, "limit": 3}, {"too hot": 0}, {"too hot": 0}], 0, []),
+        ([None, {"too hot": 0}, {"too hot": 1}], 1, ["too hot"]),
+        ([None, {}, {}], None, []),
+    ],
+)
+def test_a_throttle_counter_that_comes_or_goes_costs_nothing(counters, share, reasons):
+    samples = [sample(float(at), throttle_events=events) for at, events in enumerate(counters)]
+    found = sensors.summary(samples, [(0, len(counters))], "cpu")
+    assert (found["throttled_frac"], found["throttle_reasons"]) == (share, reasons)
+
+
 def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
     zones = [("0", "package-0", 5_000_000), ("0:0", "core", 7), ("1", "package-1", 1)]
     for number, name, joules in [*zones, ("2", "psys", 9_000_000)]:
@@ -287,6 +359,41 @@ def test_nvml_is_read_through_its_own_binding(nvml):
     assert told["throttled"] == ["power cap"]
     assert told["processes"] == 0
     assert told["own_cpu_s"] > 0
+
+
+# Of two GPUs the second is too hot, and two programs run on it beside this one.
+TWO_GPUS = (
+    ONE_GPU.replace("*n = 1; return 0;", "*n = 2; return 0;")
+    .replace("*h = (void *)1; return i ? 2 : 0;", "*h = (char *)1 + i; return i > 1 ? 2 : 0;")
+    .replace("*r = 0x4; return 0;", "*r = h == (void *)2 ? 0x40 : 0; return 0;")
+    .replace(
+        "*n = 0; return 0;",
+        "if (!*n) { *n = 3; return 7; /* too small */ } *n = h == (void *)2 ? 3 : 1; return 0;",
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("visible", "throttled", "processes"),
+    [("0,1", ["hardware thermal slowdown"], 3), ("0", [], 1)],
+)
+def test_what_disturbs_any_gpu_of_a_run_is_seen(
+    tmp_path, monkeypatch, visible, throttled, processes
+):
+    nvml = nvml_library(tmp_path, TWO_GPUS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    told = json.loads(ask(nvml, "print(json.dumps(sensors.reader('gpu')()))"))
+    assert (told["throttled"], told["processes"]) == (throttled, processes)
+
+
+def test_a_gpu_that_is_not_known_is_not_read(tmp_path):
+    # CUDA's first is the fastest; the readings were those of NVML's first.
+    named = 'name = h == (void *)2 ? "NVIDIA T400" : "NVIDIA H100"'
+    nvml = nvml_library(tmp_path, TWO_GPUS.replace('name = "NVIDIA H100"', named))
+    program = "print(json.dumps(sensors.summary([sensors.reader('gpu')()] * 2, [(0, 1)], 'gpu')))"
+    found = json.loads(ask(nvml, program.replace("[sensors", "[{'time': 0.5} | sensors")))
+    assert found["device_memory_used_bytes"] is None
+    assert "measured without any reading of its GPU" in " ".join(interference.marks(found))
 
 
 def test_a_gpu_that_does_not_exist_is_refused_in_a_sentence(nvml):
@@ -329,6 +436,33 @@ def test_other_programs_are_counted_on_the_processors_that_a_run_may_use():
         os.sched_setaffinity(0, allowed)
     assert (one["processors"], sensors.processor()["processors"]) == (1, len(allowed))
     assert one["busy_cpu_s"] <= sensors.processor()["busy_cpu_s"]
+
+
+def proc_stat(root, busy_s):
+    """A /proc/stat that lists these processors alone, each with its seconds of work."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    lines = [f"cpu{k} {int(s * ticks)} 0 0 9 0 0 0 0 0 0\n" for k, s in busy_s.items()]
+    (root / "stat").write_text(f"cpu  1 0 0 9 0 0 0 0 0 0\n{''.join(lines)}intr 9 0\n")
+
+
+def test_a_processor_that_is_offline_shifts_no_other(tmp_path, monkeypatch):
+    # With the siblings 1, 3, 5 and 7 off, a run on 4 and 6 was told of all four, one on 0 and 2
+    # of 0 and 4, and one on all of them of two.
+    proc_stat(tmp_path, {0: 1, 2: 20, 4: 300, 6: 4000})
+    monkeypatch.setattr(sensors.psutil, "PROCFS_PATH", str(tmp_path))
+    for allowed, busy_s in (({4, 6}, 4300), ({0, 2}, 21), ({0, 2, 4, 6}, 4321), ({2}, 20)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, allowed=allowed: allowed)
+        read = sensors.processor()
+        assert (read["busy_cpu_s"], read["processors"]) == (busy_s, len(allowed))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert sensors.processor()["busy_cpu_s"] is None
+
+
+def test_processors_that_a_container_numbers_anew_are_all_its_own(tmp_path, monkeypatch):
+    proc_stat(tmp_path, {0: 1, 1: 20})
+    monkeypatch.setattr(sensors.psutil, "PROCFS_PATH", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 6})
+    assert sensors.processor()["busy_cpu_s"] == 21
 
 
 def test_a_list_without_even_the_measured_process_tells_nothing_of_others():
