@@ -40,7 +40,7 @@ def marks(readings: Mapping[str, Any]) -> list[str]:
         LIMITS_CHANGED: bool(readings.get("limits_changed")),
         f"{THROTTLED} ({reasons})": bool(readings.get("throttled_frac")),
         UNWATCHED: bool(readings.get("unwatched")),
-        "measured without any reading of its GPU: NVML does not say which it is": bool(
+        "measured without any reading of its GPU by NVML": bool(
             readings.get("gpu_unread")
         ),
     }

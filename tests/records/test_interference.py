@@ -26,7 +26,7 @@ def test_a_quiet_run_has_no_mark():
         # "0 s" was said of a third of a second.
         ({"stopped_s": 0.3}, "the process was stopped or the machine asleep (0.3 s)"),
         ({"unwatched": True}, "measured while nothing watched for other programs"),
-        ({"gpu_unread": True}, "without any reading of its GPU: NVML does not say which it is"),
+        ({"gpu_unread": True}, "without any reading of its GPU by NVML"),
         ({"limits_changed": True}, "its processors or its priority were changed"),
         (
             {"throttled_frac": 0.1, "throttle_reasons": ["power cap"]},

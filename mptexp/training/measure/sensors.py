@@ -275,7 +275,8 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     one span: validation and warm-up are left out. Where the spans are too short for that (epochs
     shorter than the sampling interval), and what counts would be less than half of what was timed,
     everything from the first span to the last counts, validation included: enough to see what
-    disturbed it, but power_w and a CPU's utilization_frac, which would be of both, are None.
+    disturbed it, and to compare a CPU's utilization_frac among repeats. Power is None then: it
+    would be of both, and energy per image is it over the rate of the steps alone.
 
     Args:
         samples: in order of time.
@@ -286,7 +287,7 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         readings (samples that count), utilization_frac (GPU: the mean share of time in which a
         kernel ran, by the readings before which steps were timed for most of BEFORE_S, None of
         fewer than LEAST_READ of them; CPU: processor time of this process over what all processors
-        had), power_w,
+        had), power_w (mean),
         clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
         by anyone), other_load_frac (processor time of others, the hypervisor included, over what
         all processors had), other_processes (most at a time on one of the GPUs besides this one),
@@ -301,7 +302,7 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     too_short = sum(b["time"] - a["time"] for a, b in gaps) < sum(b - a for a, b in spans) / 2
     if too_short:
         timed, gaps = _within(samples, [(spans[0][0], spans[-1][1])])
-    used, others = None if too_short else _used_frac(gaps), _others_frac(gaps)
+    used, others = _used_frac(gaps), _others_frac(gaps)
     if kind != "cpu":
         steps = [s for s in timed if _timed_s(spans, s["time"] - BEFORE_S, s["time"]) > MOSTLY]
         used = _mean(steps, "utilization") if len(steps) >= LEAST_READ else None
