@@ -40,8 +40,6 @@ def marks(readings: Mapping[str, Any]) -> list[str]:
         LIMITS_CHANGED: bool(readings.get("limits_changed")),
         f"{THROTTLED} ({reasons})": bool(readings.get("throttled_frac")),
         UNWATCHED: bool(readings.get("unwatched")),
-        "measured without any reading of its GPU by NVML": bool(
-            readings.get("gpu_unread")
-        ),
+        "measured without any reading of its GPU by NVML": bool(readings.get("gpu_unread")),
     }
     return [text for text, holds in cases.items() if holds]
