@@ -46,9 +46,10 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
             file of such a name that was edited since, or is another's; nothing is written then.
         OSError: where the folder takes no files.
     """
-    if directory.runs.resolve() in (folder.resolve(), *folder.resolve().parents):
-        raise ParamsError(f"--to {folder}: lies among the sweep's runs; allowed: another folder")
     sweep = measured_sweep.load(directory)
+    runs, target = (Path(os.path.realpath(place)) for place in (directory.runs, folder))
+    if target.is_relative_to(runs):
+        raise ParamsError(f"--to {folder}: lies among the sweep's runs; allowed: another folder")
     with tempfile.TemporaryDirectory(prefix="mptexp") as made:
         _write(sweep, Path(made))
         _move(Path(made), folder)

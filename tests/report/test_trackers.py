@@ -14,7 +14,7 @@ from support import mptexp
 
 from mptexp.analysis import sweep_tables
 from mptexp.api.commands import TRACKERS
-from mptexp.records import store
+from mptexp.records import interference, store
 from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import trackers
@@ -33,7 +33,7 @@ def sweep(tmp_path_factory):
     record = json.loads(second.read_text()) | {"ended_at": "2026-11-22T12:43:49+00:00"}
     record |= {"fit_s": 4.0, "wall_s": 6.0}
     record["history"] = [{"epoch": e, "val_accuracy": e / 10, "elapsed_s": e} for e in (1, 2, 3)]
-    store.write_record(second, record | {"marks": ["the device was throttled"]})
+    store.write_record(second, record | {"marks": [interference.THROTTLED]})
     (second.parent / "notebook.ipynb").write_text("{}")
     (second.parent / "private.txt").write_text("mine")
     made.params.write_text(made.params.read_text() + f"# at {Path.home()}/clients\n")

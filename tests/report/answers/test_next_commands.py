@@ -8,7 +8,7 @@ import pytest
 from builders import record, tables, three
 from support import mptexp
 
-from mptexp.records import store
+from mptexp.records import interference, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import caveats, next_commands
 
@@ -53,7 +53,7 @@ def test_what_is_ones_own_is_measured_where_it_lies_and_named(changes, needed):
 def test_to_measure_again_names_the_params_file():
     # The lie: `mptexp run --repair`, of which it says "Missing argument 'FILE'".
     made = three("mixed_float16", [2.0, 2.1, 1.9]).records
-    marked = [one | {"marks": ["measured while other programs were at work"]} for one in made]
+    marked = [one | {"marks": [interference.PROCESSOR_USED]} for one in made]
     (sentence,) = caveats.sentences(tables(marked))
     assert next_commands.command(tables(marked), "run", options="--repair") in sentence
 
