@@ -249,8 +249,9 @@ def _end_as(work: Callable[[], None]) -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code or 0
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:  # its line is what is told; where, a user cannot change
+        with suppress(Exception):
+            sys.stderr.write("".join(traceback.format_exception_only(error)))
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()

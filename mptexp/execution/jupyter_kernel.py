@@ -122,8 +122,13 @@ def execute(
             },
             "NotebookClient": {
                 "shutdown_kernel": "immediate",
-                # IPython before 9.7 does not heed PYTHONSAFEPATH.
-                "extra_arguments": ["--InteractiveShellApp.ignore_cwd=True"],
+                "extra_arguments": [
+                    # IPython before 9.7 does not heed PYTHONSAFEPATH.
+                    "--InteractiveShellApp.ignore_cwd=True",
+                    # What the kernel fails in itself, as for want of memory, would be a traceback
+                    # on the terminal; that it failed is said by whoever waits for it.
+                    "--IPKernelApp.log_level=CRITICAL",
+                ],
             },
         }
     )
