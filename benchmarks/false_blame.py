@@ -22,8 +22,8 @@ import numpy as np
 from mptexp.analysis import contrast
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations, effects
+from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.effects import Effect
-from mptexp.diagnosis.lost_time import LEAST_SHARE
 
 TRIED = (ablations.INPUT, ablations.XLA_ON, ablations.BATCH, ablations.EXECUTION,
          ablations.PADDED, ablations.NO_NORMALIZATION)  # fmt: skip

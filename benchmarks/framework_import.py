@@ -2,7 +2,7 @@
 
     python benchmarks/framework_import.py [--backend tensorflow] [--rounds 10]
 
-Each process imports Keras with the backend and ends; plain and `spec.imports.framework` alternate.
+Each process imports Keras with the backend and ends; plain and `host.imports.framework` alternate.
 Printed: processor time and wall time of the whole process, medians and the ratio mptexp / plain
 with a 95 % t interval over the rounds. Direction: below 1, mptexp's processes take less.
 """
@@ -20,7 +20,7 @@ from mptexp.spec.backends import BACKENDS
 
 ARMS = {
     "plain": "import keras",
-    "mptexp": 'from mptexp.spec import imports\nwith imports.framework("keras"): import keras',
+    "mptexp": 'from mptexp.host import imports\nwith imports.framework("keras"): import keras',
 }
 
 

@@ -12,7 +12,7 @@ Then what sweeps of several points claim, by each point's own interval and by th
 hold for all points together: how many sweeps of pure noise claim anything, and how many true
 differences of 8 % are claimed. Runs vary by 2 %; in "unlike points" the noise differs from point
 to point (its logarithm by 0.7), in "drift" each run of a block is 0.5 % slower than the one
-before, in the order of `mptexp.spec.order`, in "outliers" 5 % of the runs take 30 % longer, in
+before, in the order of `mptexp.spec.run_order`, in "outliers" 5 % of the runs take 30 % longer, in
 "two modes" 30 % take 6 % longer.
 
 With --images, what accuracies claim: of two policies validated with the same images in every
@@ -38,7 +38,7 @@ import numpy as np
 from scipy import stats
 
 from mptexp.analysis import contrast, image_pairs, simultaneous_intervals, steadiness
-from mptexp.spec import order
+from mptexp.spec import run_order
 
 TRUE = 1.3
 BLOCKS = (3, 5, 10)
@@ -127,7 +127,7 @@ def times(points: int, policies: int, blocks: int, kind: str, seed: int) -> np.n
     elif kind == "drift":
         chance = Random(seed)
         for point in range(points):
-            for block, places in enumerate(order.balanced(range(policies), blocks, chance)):
+            for block, places in enumerate(run_order.balanced(range(policies), blocks, chance)):
                 logs[point, places, block] += 0.005 * np.arange(policies)
     elif kind == "outliers":
         logs += 0.26 * (random.random(shape) < 0.05)

@@ -44,9 +44,9 @@ import nbformat
 import psutil
 
 from mptexp.execution import plan
-from mptexp.records import step_times, store
-from mptexp.records.step_times import Window
+from mptexp.records import store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.records.timed_windows import Window
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
@@ -114,7 +114,7 @@ def made(run: Run, real: dict[str, Any], chance: random.Random) -> dict[str, Any
         Window(w["first_step"], w["steps"], w["seconds"] * slower * chance.uniform(0.99, 1.01))
         for w in real["windows"]
     ]
-    times = step_times.timing(windows)
+    times = timed_windows.timing(windows)
     last = 0.9 + chance.gauss(0, 0.01) - (0.2 if run.policy == "float16" else 0)
     history = [
         epoch

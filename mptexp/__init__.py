@@ -2,9 +2,9 @@
 
 In a notebook: `import mptexp`, then `mptexp.run(...)`; each name in `__all__` has a docstring.
 
-The packages are rooms with one direction: spec, records, traces, then training (the only one that
-imports a framework), execution and analysis, then diagnosis, then report; `api` is what notebooks
-and the command line call.
+The packages are rooms with one direction: host, spec, records, traces, then training (the only one
+that imports a framework), execution and analysis, then diagnosis, then report; `api` is what
+notebooks and the command line call.
 """
 
 TYPE_CHECKING = False  # not typing's: to import it takes longer than all of this

@@ -251,7 +251,7 @@ LONGEST = (
     "system/test_browser", "training/test_measured_run", "training/test_step_timer",
     "execution/test_ray_executor", "report/pages/test_site", "system/test_fuzz",
     "training/backends/test_replicas", "execution/test_max_batch", "system/test_cli",
-    "system/test_gpu_hour", "training/test_layers", "spec/test_documents",
+    "system/test_gpu_hour", "training/test_layers", "spec/test_yaml_documents",
     "system/test_foreign_folder", "report/tables/test_summary_tables",
     "training/test_validation_images", "training/test_models", "execution/test_sweep",
     "training/numerics/test_quantization", "report/figures/test_all_figures",

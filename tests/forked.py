@@ -150,7 +150,7 @@ def main():
 
 def _import(names):
     from mptexp.execution.jupyter_kernel import UNUSED
-    from mptexp.spec import imports
+    from mptexp.host import imports
 
     sys.modules.update(dict.fromkeys(UNUSED))  # seconds, for checks that nobody needs
     with imports.uncollected():

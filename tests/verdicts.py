@@ -3,8 +3,8 @@
 import math
 
 from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis.cause_times import Loss
 from mptexp.diagnosis.causes import CAUSES
-from mptexp.diagnosis.lost_time import Loss
 from mptexp.diagnosis.pairs import Pair
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.spec.run import Run

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mptexp.errors import ParamsError
 from mptexp.records.schema import is_of_timer, known_parameters
 from mptexp.spec import dataset_paths, params
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run, defaults
 
 

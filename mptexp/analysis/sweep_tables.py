@@ -13,7 +13,7 @@ from mptexp.analysis.points import POINT
 from mptexp.records import consistency, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table, results_table, untimed
-from mptexp.spec import documents
+from mptexp.spec import yaml_documents
 from mptexp.spec.grid import REPORT_KEYS
 
 RAW = ("windows", "samples")
@@ -206,7 +206,7 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
 
 def options(directory: SweepDir) -> Options:
     """The report's options in the directory's params file; the defaults where it has none."""
-    known = documents.content(directory.params_text)
+    known = yaml_documents.content(directory.params_text)
     known = known if isinstance(known, dict) else {}
     return Options(**{name: known[name] for name in REPORT_KEYS if known.get(name)})
 

@@ -18,10 +18,10 @@ from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT
 from mptexp.records import consistency, instruments, interference
 from mptexp.records.schema import AT_ONCE, REPEATED, SEEN, VOID
-from mptexp.records.step_times import UNEQUAL_STEPS
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
-from mptexp.spec import order, tasks
+from mptexp.records.timed_windows import UNEQUAL_STEPS
+from mptexp.spec import run_order, tasks
 from mptexp.spec.run import Run
 
 ALL = ("time", "memory", "accuracy", "training time")
@@ -411,7 +411,7 @@ def parts(records: Sequence[Record]) -> dict[str, Hashable]:
     """
     blocks: dict[Hashable, dict[tuple[str, str], list[Record]]] = {}
     for record, device, run in _ended_well(records):
-        calls = blocks.setdefault((device, order.comparison(run)), {})
+        calls = blocks.setdefault((device, run_order.comparison(run)), {})
         calls.setdefault(_process_of(record), []).append(record)
     return {
         record["run_id"]: (*process, number)
@@ -431,7 +431,7 @@ def apart(records: Sequence[Record]) -> set[str]:
     """
     of, points = parts(records), dict[Hashable, dict[Hashable, list[Record]]]()
     for record, device, run in _ended_well(records):
-        by_part = points.setdefault((device, order.point(run)), {})
+        by_part = points.setdefault((device, run_order.point(run)), {})
         by_part.setdefault(of[record["run_id"]], []).append(record)
     parted = set()
     for by_part in points.values():

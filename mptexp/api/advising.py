@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.api.commands import is_free
+from mptexp.errors import ParamsError, Stopped
 from mptexp.execution import device_slots, directory, fork_client, plan, preparation
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
@@ -18,7 +19,6 @@ from mptexp.execution.sweep import execute
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
-from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.run import Run
 
 if TYPE_CHECKING:

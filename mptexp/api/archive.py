@@ -17,10 +17,10 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from mptexp.api import commands
+from mptexp.errors import ParamsError, Stopped
+from mptexp.host.files import text as text_of
 from mptexp.records import instruments, privacy
 from mptexp.records.sweep_dir import PARAMS, SweepDir
-from mptexp.spec.errors import ParamsError, Stopped
-from mptexp.spec.files import text as text_of
 from mptexp.traces import xplane
 
 INSTRUMENTS = "instruments.json"  # what `doctor --check` printed on the other machine

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mptexp.api import commands, diagnosing
+from mptexp.errors import ParamsError
 from mptexp.execution import sweep
 from mptexp.execution.job import Job
 from mptexp.execution.progress import Output
+from mptexp.host.terminal import visible
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import documents
-from mptexp.spec.errors import ParamsError
+from mptexp.spec import yaml_documents
 from mptexp.spec.fields import shown
 from mptexp.spec.given_paths import resolved
 from mptexp.spec.grid import Sweep
-from mptexp.spec.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,7 +145,7 @@ def _overrides(parameters: Mapping[str, Any]) -> list[str]:
 def _yaml(name: str, value: Any) -> str:
     """A value as YAML in a line: as JSON, but for signs that JSON escapes in halves."""
     try:
-        text = json.dumps(documents.native(value), ensure_ascii=False)
+        text = json.dumps(yaml_documents.native(value), ensure_ascii=False)
     except (TypeError, RecursionError):  # of another kind, or within itself
         kind = type(value).__name__
         raise ParamsError(
@@ -164,7 +164,7 @@ def _filters(only: Mapping[str, Any] | None) -> list[str]:
 
 
 def _alternatives(name: str, given: Any) -> list[str]:
-    values = documents.native(given)
+    values = yaml_documents.native(given)
     if values == []:
         raise ParamsError(f"only: {name} has no value, so no run has it; allowed: one or more")
     return [f"{name}={value}" for value in (values if isinstance(values, list) else [values])]
@@ -357,7 +357,7 @@ def explain(
     """
     from mptexp.report import notebook_explanation
 
-    if not isinstance(documents.native(pair), int):
+    if not isinstance(yaml_documents.native(pair), int):
         raise ParamsError(f"pair is {shown(pair)}; allowed: an integer, as the result lists them")
     directory = SweepDir(resolved(place))
     if other is None and not _may_hold_traces(directory):

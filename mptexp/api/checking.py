@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.api.commands import asked, check_backend, open_sweep
+from mptexp.errors import ParamsError
 from mptexp.execution.progress import Output
 from mptexp.execution.sweep import execute
 from mptexp.records import instruments, store
 from mptexp.records.instruments import Check
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 
 TIMEOUT_MIN = 5.0

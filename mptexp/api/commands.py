@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mptexp.errors import ParamsError, Stopped
 from mptexp.execution import directory, max_batch, plan, preparation, remeasuring
 from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.plan import Planned
+from mptexp.host import imports, project
+from mptexp.host.project import child_environment
+from mptexp.host.terminal import visible
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import imports, project
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS, PREFERRED
-from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.fields import shown
 from mptexp.spec.grid import Sweep
-from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
-from mptexp.spec.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd

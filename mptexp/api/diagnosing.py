@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.api.commands import open_sweep
+from mptexp.errors import ParamsError
 from mptexp.execution import directory, plan, preparation, remeasuring
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output, duration
 from mptexp.execution.sweep import execute_due
+from mptexp.host import files
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import files
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 

@@ -20,14 +20,14 @@ from typing import Any
 from mptexp.api import archive
 from mptexp.api.archive import INSTRUMENTS
 from mptexp.api.commands import check_backend, installed_backends, open_sweep, writing
+from mptexp.errors import Interrupted, ParamsError, Stopped
 from mptexp.execution.directory import locked
+from mptexp.host.devices import local_device
+from mptexp.host.files import text as text_of
+from mptexp.host.project import child_environment, studies
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS
-from mptexp.spec.devices import local_device
-from mptexp.spec.errors import Interrupted, ParamsError, Stopped
-from mptexp.spec.files import text as text_of
-from mptexp.spec.project import child_environment, studies
 
 LEAST_S = 20.0  # with less time left nothing is begun: a run takes longer to start and end
 ENDING_S = 20.0  # what a sweep needs to end its runs when it is interrupted

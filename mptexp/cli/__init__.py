@@ -8,9 +8,9 @@ import sys
 from contextlib import suppress
 
 from mptexp.cli.common import app, err
-from mptexp.spec import interrupt, terminal
-from mptexp.spec.errors import Stopped
-from mptexp.spec.terminal import Stdout
+from mptexp.errors import Stopped
+from mptexp.host import interrupt, terminal
+from mptexp.host.terminal import Stdout
 
 for _part in ("sweeps", "results", "machine"):  # each registers its commands; the help's order
     importlib.import_module(f"{__name__}.{_part}")

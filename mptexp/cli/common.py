@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mptexp.spec import interrupt, shell_limits
-from mptexp.spec.errors import Interrupted, ParamsError, Stopped, UserError
-from mptexp.spec.terminal import HALF, plain
+from mptexp.errors import Interrupted, ParamsError, Stopped, UserError
+from mptexp.host import interrupt, shell_limits
+from mptexp.host.terminal import HALF, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,8 +22,8 @@ from mptexp.cli.common import (
     without_markdown,
     working,
 )
-from mptexp.spec.errors import ParamsError
-from mptexp.spec.terminal import plain
+from mptexp.errors import ParamsError
+from mptexp.host.terminal import plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,8 +24,8 @@ from mptexp.cli.common import (
     show_report,
     working,
 )
-from mptexp.spec.errors import ParamsError
-from mptexp.spec.terminal import plain
+from mptexp.errors import ParamsError
+from mptexp.host.terminal import plain
 
 if TYPE_CHECKING:
     from mptexp.execution.job import Job

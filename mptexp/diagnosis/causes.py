@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mptexp.diagnosis import ablations, lost_time
+from mptexp.diagnosis import ablations, cause_times
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.lost_time import Case, Loss
+from mptexp.diagnosis.cause_times import Case, Loss
 
 BY_PEAK = "(measured peak)"  # in sentences that rest on it, where the ratio of the peaks may stand
 LEAST_CERTAIN = 0.05  # that a cause which is named takes for certain, with a confidence of 95 %
@@ -81,7 +81,7 @@ class Cause(Category):
     sentence: str
     remedies: tuple[Remedy, ...]
     ablations: tuple[Ablation, ...] = ()
-    loss: Callable[[Case, "Cause"], Loss | None] = lost_time.in_full
+    loss: Callable[[Case, "Cause"], Loss | None] = cause_times.in_full
     spent_on: str = "time breakdown"
     in_breakdown: bool = True
     emulated: bool | None = None
@@ -120,7 +120,7 @@ ROWS: tuple[Category, ...] = (
             ablations.NO_NORMALIZATION,
         ),
         colour="#56b4e9",
-        loss=lost_time.beyond_half,
+        loss=cause_times.beyond_half,
         emulated=False,
     ),
     Cause(
@@ -129,7 +129,7 @@ ROWS: tuple[Category, ...] = (
         sentence="is casts and layout changes",
         remedies=(XLA, Remedy("fewer changes of type or layout between layers")),
         ablations=(ablations.XLA_ON,),
-        loss=lost_time.casts,
+        loss=cause_times.casts,
         colour="#cc79a7",
         emulated=False,
     ),
@@ -182,7 +182,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.INPUT,),
         colour="#d55e00",
-        loss=lost_time.wait,
+        loss=cause_times.wait,
     ),
     Cause(
         name="host",
@@ -338,7 +338,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.INPUT,),
         colour="#d55e00",
-        loss=lost_time.beside,
+        loss=cause_times.beside,
         in_breakdown=False,
     ),
     Cause(
@@ -348,7 +348,7 @@ ROWS: tuple[Category, ...] = (
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",
-        loss=lost_time.by_ablation,
+        loss=cause_times.by_ablation,
         in_breakdown=False,
     ),
     Cause(
@@ -357,7 +357,7 @@ ROWS: tuple[Category, ...] = (
         sentence="is the extra cost of emulating its arithmetic",
         remedies=(Remedy("another policy: the type of this one is emulated here, in a wider one"),),
         colour="#0087c8",
-        loss=lost_time.emulation,
+        loss=cause_times.emulation,
         in_breakdown=False,
         emulated=True,
         title="emulation",
@@ -369,7 +369,7 @@ ROWS: tuple[Category, ...] = (
         remedies=(Remedy("16 bits for these layers, if accuracy allows", ablations.NO_FALLBACK),),
         ablations=(ablations.NO_FALLBACK,),
         colour="#0087c8",
-        loss=lost_time.float32_fallback,
+        loss=cause_times.float32_fallback,
         in_breakdown=False,
         emulated=False,
     ),
@@ -385,7 +385,7 @@ ROWS: tuple[Category, ...] = (
         ablations=(ablations.XLA_ON,),
         spent_on="operations that reference code computes",
         colour="#0087c8",
-        loss=lost_time.reference_code,
+        loss=cause_times.reference_code,
         in_breakdown=False,
         emulated=False,
         title="reference code",
@@ -397,7 +397,7 @@ ROWS: tuple[Category, ...] = (
         spent_on="operations that 16 bits do not make faster",
         remedies=(Remedy("float32 for these layers (float32_layers)"), Remedy("other shapes")),
         colour="#0087c8",
-        loss=lost_time.slower_layers,
+        loss=cause_times.slower_layers,
         in_breakdown=False,
         emulated=False,
     ),
@@ -412,7 +412,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.XLA_ON,),
         colour="#56b4e9",
-        loss=lost_time.slower_memory,
+        loss=cause_times.slower_memory,
         in_breakdown=False,
         emulated=False,
     ),
@@ -427,7 +427,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.BATCH,),
         colour="#0087c8",
-        loss=lost_time.bad_kernels,
+        loss=cause_times.bad_kernels,
         in_breakdown=False,
         emulated=False,
     ),
@@ -437,7 +437,7 @@ ROWS: tuple[Category, ...] = (
         sentence=f"is matrix work, in which this device is no faster in 16 bits {BY_PEAK}",
         remedies=(Remedy("another device; 16 bits still save memory, for a larger batch"),),
         colour="#0087c8",
-        loss=lost_time.no_faster_type,
+        loss=cause_times.no_faster_type,
         in_breakdown=False,
         emulated=False,
         title="matrix work, no faster in 16 bits here",
@@ -448,7 +448,7 @@ ROWS: tuple[Category, ...] = (
         sentence=f"is matrix work, which is slower in 16 bits on this device {BY_PEAK}",
         remedies=(Remedy("another device: one whose measured peak in 16 bits is higher"),),
         colour="#0087c8",
-        loss=lost_time.slower_type,
+        loss=cause_times.slower_type,
         in_breakdown=False,
         emulated=False,
         title="matrix work, slower in 16 bits here",
@@ -463,7 +463,7 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.PADDED,),
         colour="#0087c8",
-        loss=lost_time.without_tensor_cores,
+        loss=cause_times.without_tensor_cores,
         in_breakdown=False,
         emulated=False,
     ),

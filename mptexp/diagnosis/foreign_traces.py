@@ -15,10 +15,10 @@ from functools import cached_property
 import pandas as pd
 
 from mptexp.diagnosis import breakdown, kernel_arithmetic
-from mptexp.diagnosis.lost_time import LEAST_SHARE
+from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.traces import launches
 from mptexp.traces.operations import WAITS, Trace
-from mptexp.traces.steps import WHOLE
+from mptexp.traces.step_bounds import WHOLE
 
 # What bounds a step: one cause, under whose name the tables have the same share, or the ways in
 # which a device waits for its host.

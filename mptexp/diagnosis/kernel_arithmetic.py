@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.diagnosis import breakdown
-from mptexp.spec import devices
+from mptexp.host import devices
 from mptexp.traces import kernels
 from mptexp.traces.operations import ON_HOST
 

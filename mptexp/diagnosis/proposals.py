@@ -10,15 +10,15 @@ from mptexp.analysis.comparability import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, breakdown
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.lost_time import LEAST_SHARE
+from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
 from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.names import MODELS
-from mptexp.spec.order import balanced
 from mptexp.spec.run import Run
+from mptexp.spec.run_order import balanced
 
 SLOWER = 0.9  # a change that makes both policies slower than this is not tried in further blocks
 Shares = Mapping[str, float]  # of the candidate's step by cause; nothing without a trace

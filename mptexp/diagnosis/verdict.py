@@ -16,9 +16,9 @@ from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, breakdown, kernel_arithmetic, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
+from mptexp.diagnosis.cause_times import LEAST_SHARE, Case, Loss, left, within_the_step
 from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN
 from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, effect, together
-from mptexp.diagnosis.lost_time import LEAST_SHARE, Case, Loss, left, within_the_step
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from mptexp.host.project import user_cache
 from mptexp.records.schema import AT_ONCE
-from mptexp.spec.project import user_cache
 
 OLD_S = 7 * 86400.0  # no run began so long ago
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mptexp.spec.devices import local_devices, same_model
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
+from mptexp.host.devices import local_devices, same_model
 from mptexp.spec.run import Run
 
 MOST_PARALLEL = 1024  # runs at a time on a CPU

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mptexp.errors import ParamsError
 from mptexp.execution import processes
 from mptexp.execution.plan import Planned
+from mptexp.host.devices import is_here
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, remove_runs
-from mptexp.spec import dataset_paths, documents, params
-from mptexp.spec.devices import is_here
-from mptexp.spec.errors import ParamsError
+from mptexp.spec import dataset_paths, params, yaml_documents
 from mptexp.spec.run import Run
 
 
@@ -182,4 +182,4 @@ def _asked(text: str) -> dict[str, Any]:
 
 def _content(text: str) -> Any:
     """A params file in plain Python; data may have been moved, or lie elsewhere."""
-    return dataset_paths.everywhere(documents.content(text))
+    return dataset_paths.everywhere(yaml_documents.content(text))

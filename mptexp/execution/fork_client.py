@@ -23,7 +23,7 @@ import psutil
 
 from mptexp.execution import processes
 from mptexp.execution.device_slots import Slot
-from mptexp.spec import project
+from mptexp.host import project
 from mptexp.spec.run import Run
 
 SWITCH = "MPTEXP_FORK"  # the user's: 1 forks the processes of runs

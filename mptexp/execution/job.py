@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from mptexp.errors import ParamsError
+from mptexp.host import files
+from mptexp.host.project import notebooks
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import files
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
-from mptexp.spec.project import notebooks
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptexp.spec import imports
+from mptexp.host import imports
 
 if TYPE_CHECKING:
     from mptexp.execution.fork_server import Kernel
@@ -99,7 +99,7 @@ def execute(
     import papermill
     from traitlets.config import Config
 
-    from mptexp.execution import engine
+    from mptexp.execution import papermill_engine
 
     if kernel:
         from mptexp.execution import fork_server
@@ -135,12 +135,12 @@ def execute(
     os.environ["JUPYTER_RUNTIME_DIR"] = str(scratch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        engine.register()
+        papermill_engine.register()
         papermill.execute_notebook(
             source,
             output,
             dict(parameters),
-            engine_name=engine.NAME,
+            engine_name=papermill_engine.NAME,
             request_save_on_cell_execute=save_cells,
             progress_bar=False,
             config=local,

@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mptexp.errors import ParamsError
 from mptexp.execution import device_slots
 from mptexp.execution.job import Job
+from mptexp.host.devices import is_here, local_device
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.devices import is_here, local_device
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mptexp.errors import ParamsError
 from mptexp.execution import directory, plan
+from mptexp.host import files
+from mptexp.host.devices import local_device
 from mptexp.records import schema, store, tables
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import files, params
-from mptexp.spec.devices import local_device
-from mptexp.spec.errors import ParamsError
+from mptexp.spec import params
 from mptexp.spec.grid import REPORT_KEYS
 from mptexp.spec.run import defaults
 from mptexp.traces import xplane

@@ -8,12 +8,12 @@ from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
+from mptexp.errors import ParamsError
 from mptexp.execution import max_batch
+from mptexp.host.devices import is_here, local_device
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import dataset_paths, documents, fields
-from mptexp.spec.devices import is_here, local_device
-from mptexp.spec.errors import ParamsError
+from mptexp.spec import dataset_paths, fields, yaml_documents
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
@@ -128,7 +128,7 @@ def _canonical(name: str, given: str) -> str:
     if name == "gpu_model" and given == "local":
         return local_device()
     try:
-        value = fields.valid(Run, name, documents.plain(documents.word(given)))
+        value = fields.valid(Run, name, yaml_documents.plain(yaml_documents.word(given)))
     except (YAMLError, ValueError):
         value = given
     return _comparable(name, value)

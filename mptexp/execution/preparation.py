@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mptexp.errors import ParamsError
 from mptexp.execution.scratch import NoScratch, scratch_folder
-from mptexp.spec.errors import ParamsError
+from mptexp.host.project import child_environment
 from mptexp.spec.names import DATASETS, MODELS, TEXTS
-from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 
 

@@ -8,7 +8,7 @@ from typing import IO
 
 import psutil
 
-from mptexp.spec import control_groups
+from mptexp.host import control_groups
 
 MARK = "MPTEXP_RUN_DIR"  # in the environment of every process of a run: the run's folder
 TAIL = 16_384  # bytes that are kept of the output of a run's processes

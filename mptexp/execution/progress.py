@@ -17,10 +17,10 @@ from rich.text import Text
 from mptexp.execution import device_slots, plan
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
-from mptexp.spec.devices import same_model
+from mptexp.host.devices import same_model
+from mptexp.host.terminal import plain, visible
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
-from mptexp.spec.terminal import plain, visible
 
 
 def cell_console() -> Console:

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mptexp.errors import ParamsError
 from mptexp.execution import jupyter_kernel
 from mptexp.execution.local_executor import Execution
-from mptexp.spec.devices import cpu_name, holds_words, same_model
-from mptexp.spec.errors import ParamsError
-from mptexp.spec.project import install
+from mptexp.host.devices import cpu_name, holds_words, same_model
+from mptexp.host.project import install
 from mptexp.spec.run import Run
 
 EXECUTORS = ("local", "ray")

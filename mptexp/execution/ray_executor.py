@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from mptexp.errors import ParamsError
 from mptexp.execution import preparation, ray_cluster, supervisor
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
@@ -29,7 +30,6 @@ from mptexp.execution.plan import Planned
 from mptexp.execution.ray_cluster import HeadLost, Place, answer
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 POLL_S = 1.0  # between two checks of which nodes are alive

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from mptexp.errors import ParamsError
 from mptexp.execution import directory
+from mptexp.host import imports
+from mptexp.host.project import install
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.spec import imports
-from mptexp.spec.errors import ParamsError
-from mptexp.spec.project import install
 from mptexp.traces import xplane
 
 

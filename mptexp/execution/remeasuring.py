@@ -11,9 +11,9 @@ from dataclasses import replace
 from mptexp.execution import plan
 from mptexp.execution.job import Job
 from mptexp.execution.plan import FLAGGED, INTERRUPTED, Planned
+from mptexp.host.devices import is_here
 from mptexp.records import schema
-from mptexp.spec import order
-from mptexp.spec.devices import is_here
+from mptexp.spec import run_order
 from mptexp.spec.run import Run
 
 # Seconds of a run that is not measured again unasked: its accuracy holds whenever its partners are
@@ -39,10 +39,10 @@ def chosen(
     every = plan.runs(job.sweep, job.directory, everywhere)
     selected = plan.select(every, only)
     if repair and only:
-        asked = {order.comparison(p.run) for p in selected}
-        wanted = asked & {order.comparison(p.run) for p in every if p.run_id in repair}
+        asked = {run_order.comparison(p.run) for p in selected}
+        wanted = asked & {run_order.comparison(p.run) for p in every if p.run_id in repair}
         kept = {p.run_id for p in selected}
-        selected = [p for p in every if p.run_id in kept or order.comparison(p.run) in wanted]
+        selected = [p for p in every if p.run_id in kept or run_order.comparison(p.run) in wanted]
     return begun_anew(selected, repair, everywhere)
 
 
@@ -50,7 +50,7 @@ def begun_anew(
     selected: Sequence[Planned],
     repair: Container[str] = (),
     everywhere: bool = False,
-    comparison: Callable[[Run], Hashable] = order.comparison,
+    comparison: Callable[[Run], Hashable] = run_order.comparison,
 ) -> list[Planned]:
     """Returns runs of which those that have ended are due again where their block is not whole.
 

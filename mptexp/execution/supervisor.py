@@ -18,10 +18,11 @@ from mptexp.execution import fork_client, processes
 from mptexp.execution.fork_client import Servers, Worker
 from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
+from mptexp.host import machine
+from mptexp.host.project import child_environment
 from mptexp.records import privacy, schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import dataset_paths, machine
-from mptexp.spec.project import child_environment
+from mptexp.spec import dataset_paths
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from mptexp.errors import Interrupted, Stopped
 from mptexp.execution import (
     concurrent_sweeps,
     device_slots,
@@ -20,9 +21,8 @@ from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output, Progress, bar
+from mptexp.host import interrupt
 from mptexp.records import schema, store
-from mptexp.spec import interrupt
-from mptexp.spec.errors import Interrupted, Stopped
 
 BESIDE = (
     "another sweep of mptexp measures on this device: the times of both are not valid while they "

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from mptexp.records import step_times
+from mptexp.records import timed_windows
 from mptexp.records.interference import OTHERS_MATTER
 from mptexp.records.schema import is_foreign
-from mptexp.records.step_times import Window
+from mptexp.records.timed_windows import Window
 from mptexp.spec import tasks
 
 ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
@@ -56,7 +56,7 @@ def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str,
     step_s = timing.get("step_s")
     if record.get("windows"):
         windows = [Window(w["first_step"], w["steps"], w["seconds"]) for w in record["windows"]]
-        made = step_times.timing(windows)
+        made = timed_windows.timing(windows)
         figures |= {f"timing.{name}": (timing.get(name), made[name]) for name in made}
     batch_size = record["parameters"].get("batch_size")
     if step_s and batch_size:
@@ -65,7 +65,7 @@ def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str,
         figures[f"timing.{rate}"] = (timing.get(rate), expected)
     latencies = record.get("latencies_s") or []
     if latencies:
-        warmup = step_times.warmup_windows([Window(0, 1, seconds) for seconds in latencies])
+        warmup = timed_windows.warmup_windows([Window(0, 1, seconds) for seconds in latencies])
         figures["timing.latency_warmup"] = (timing.get("latency_warmup"), warmup)
         median = statistics.median(latencies[warmup:])
         figures["timing.latency_p50_s"] = (timing.get("latency_p50_s"), median)

@@ -15,7 +15,7 @@ from typing import Any, NotRequired
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from mptexp.spec.project import keyed, user_cache
+from mptexp.host.project import keyed, user_cache
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,9 @@ def published_params(text: str) -> str:
 
     Of paths to data and notebook the last part, and as `scrub` leaves it.
     """
-    from mptexp.spec import documents  # reads YAML, which no process of a run has need of
+    from mptexp.spec import yaml_documents  # reads YAML, which no process of a run has need of
 
-    return str(scrub(documents.published(text)))
+    return str(scrub(yaml_documents.published(text)))
 
 
 def scrub(value: Any, free: bool = False) -> Any:

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mptexp.host.devices import holds_words
 from mptexp.records.schema import is_foreign
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import holds_words
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 
 WITHOUT_STEPS = ("oom", "unsupported", "killed", "timeout")  # statuses of records without windows

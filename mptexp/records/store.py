@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from mptexp.errors import ParamsError
+from mptexp.host import files
 from mptexp.records import consistency, schema, settings, well_formed
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.spec import dataset_paths, files
-from mptexp.spec.errors import ParamsError
+from mptexp.spec import dataset_paths
 from mptexp.spec.run import defaults, run_id
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mptexp.errors import ParamsError
+from mptexp.host import files
 from mptexp.records.schema import FINAL
-from mptexp.spec import files
-from mptexp.spec.errors import ParamsError
 
 MAKER = "mptexp"
 RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"

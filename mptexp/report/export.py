@@ -12,6 +12,8 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.errors import ParamsError
+from mptexp.host import files
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep
@@ -22,8 +24,6 @@ from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import data_files, first_screen_html
 from mptexp.report.tables import text_tables
 from mptexp.report.text.markdown import bullets, safe
-from mptexp.spec import files
-from mptexp.spec.errors import ParamsError
 
 NOTED = "exported.json"  # what an export wrote into a folder: file -> SHA-256 of its content
 

@@ -12,6 +12,7 @@ from IPython.display import HTML, Markdown
 from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.diagnosis.verdict import Verdict
+from mptexp.errors import ParamsError
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep, trace_report
 from mptexp.report.answers import trace_answer, why
@@ -20,7 +21,6 @@ from mptexp.report.figures.row import Section
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.tables import text_tables, why_tables
 from mptexp.report.text import markdown, wording
-from mptexp.spec.errors import ParamsError
 
 MOST_ROWS = 40
 

@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 from great_tables import GT
 
+from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.foreign_traces import Comparison, Recording
-from mptexp.diagnosis.lost_time import LEAST_SHARE
+from mptexp.host.terminal import visible
 from mptexp.report.answers import trace_answer, what_to_try
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
@@ -21,7 +22,6 @@ from mptexp.report.tables import text_tables
 from mptexp.report.tables.why_tables import by_cause, percent
 from mptexp.report.text import markdown, wording
 from mptexp.report.text.column_formats import BLANK, without_blanks
-from mptexp.spec.terminal import visible
 
 MOST_LAYERS = 20
 MOST_ROWS = 15  # of differences between two recordings

@@ -20,14 +20,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.errors import ParamsError
+from mptexp.host.project import install
 from mptexp.records import privacy
 from mptexp.records import store as records_store
 from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.schema import known_parameters
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured_sweep
-from mptexp.spec.errors import ParamsError
-from mptexp.spec.project import install
 from mptexp.spec.run import Run
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
+from mptexp.host.project import PROJECT
 from mptexp.spec.names import PLACES
-from mptexp.spec.project import PROJECT
 
 
 def path(dataset: str) -> str:

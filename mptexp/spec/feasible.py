@@ -11,8 +11,8 @@ import os
 import zlib
 from pathlib import Path
 
-from mptexp.spec import dataset_paths, file_trees, tasks
-from mptexp.spec.project import PACKAGE
+from mptexp.host.project import PACKAGE
+from mptexp.spec import data_folders, dataset_paths, tasks
 from mptexp.spec.run import Run
 
 DIGITS = 1437  # training images of dataset digits
@@ -110,8 +110,8 @@ def _of_idx(root: Path) -> int | None:
 
 def _of_folder(root: Path, run: Run) -> int | None:
     """Files in class folders, those of training where there is a split."""
-    train, val = file_trees.parts(root)
-    found = itertools.chain.from_iterable(map(file_trees.images, file_trees.folders(train)))
+    train, val = data_folders.parts(root)
+    found = itertools.chain.from_iterable(map(data_folders.images, data_folders.folders(train)))
     images = sum(1 for _ in itertools.islice(found, MOST_FILES))
     if images == 0 or images == MOST_FILES:
         return None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.names import meant
 
 

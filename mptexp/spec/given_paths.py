@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.fields import shown
 
 WITHIN = ("runs", "0" * 12, ".record.json.0000000")  # the longest that a sweep's directory holds

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from mptexp.spec import cell_html, dataset_paths, documents, order
+from mptexp.spec import cell_html, dataset_paths, run_order, yaml_documents
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
 
@@ -73,7 +73,7 @@ class Sweep(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _of_a_cell(cls, given: Any) -> Any:
-        return documents.native(given)
+        return yaml_documents.native(given)
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "Sweep":
@@ -133,7 +133,7 @@ class Sweep(StrictModel):
         """
         points = [Run(**point).resolved() for point in self.points()]
         points += [run.resolved() for run in further]
-        blocks = enumerate(order.by_block(points, self.repeats, seed))
+        blocks = enumerate(run_order.by_block(points, self.repeats, seed))
         return [
             point.model_copy(update={"block": block, "seed": point.seed + block})
             for block, members in blocks

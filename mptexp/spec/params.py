@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
-from mptexp.spec import dataset_paths, documents, feasible, fields, files, project
-from mptexp.spec.devices import local_devices, same_model
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
+from mptexp.host import files, project
+from mptexp.host.devices import local_devices, same_model
+from mptexp.spec import dataset_paths, feasible, fields, yaml_documents
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
@@ -42,7 +43,7 @@ def parse(
 ) -> tuple[Sweep, str]:
     """The same as `read` for the text of a params file; `name` stands for the file in messages."""
     document = _parse(text, name)
-    document = documents.spread(document) if overrides else document
+    document = yaml_documents.spread(document) if overrides else document
     faults = _Faults(name, document)
     for key, value in _given(overrides, faults):
         _override(document, key, value, faults)
@@ -51,12 +52,12 @@ def parse(
     if to_run:
         _check_devices(sweep, faults)
         _check_feasible(sweep, faults)
-    return sweep, documents.dump(document) if overrides else text
+    return sweep, yaml_documents.dump(document) if overrides else text
 
 
 def text(sweep: Sweep) -> str:
     """The text of a params file that asks for a sweep."""
-    return documents.dump(sweep.model_dump(exclude_defaults=True))
+    return yaml_documents.dump(sweep.model_dump(exclude_defaults=True))
 
 
 def _read_text(path: Path) -> str:
@@ -80,17 +81,17 @@ def _siblings(path: Path) -> list[str]:
 
 def _parse(text: str, name: str) -> Any:
     try:
-        document = documents.load(text)
+        document = yaml_documents.load(text)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = (getattr(error, "problem", None) or str(error)).splitlines()[0]
-        kind = "" if isinstance(error, documents.DocumentError) else "is not valid YAML: "
+        kind = "" if isinstance(error, yaml_documents.DocumentError) else "is not valid YAML: "
         raise ParamsError(f"{name}{line}: {kind}{problem}") from None
     if document is None:
         raise ParamsError(f"{name}: is empty; a params file has at least a matrix, see README")
     if not isinstance(document, dict):
-        given = type(documents.plain(document)).__name__
+        given = type(yaml_documents.plain(document)).__name__
         raise ParamsError(f"{name}:1: is a {given}; a params file is a mapping, see README")
     return document
 
@@ -139,7 +140,7 @@ def _given(overrides: Sequence[str], faults: _Faults) -> list[tuple[str, Any]]:
         if not equals or not key:
             raise ParamsError(f"--set {text}: is not of the form key=value")
         try:
-            values[key] = documents.spread(documents.word(given))
+            values[key] = yaml_documents.spread(yaml_documents.word(given))
         except YAMLError:
             raise ParamsError(f"--set {text}: the value is not valid YAML") from None
         faults.overridden[key] = f"--set {text}"
@@ -221,7 +222,7 @@ def _section(document: Any, name: str) -> Any:
 
 
 def _validate(document: Any, faults: _Faults) -> Sweep:
-    plain = documents.plain(document)
+    plain = yaml_documents.plain(document)
     for name in plain:
         if name not in Sweep.model_fields:
             faults.add((name,), fields.unknown(name, list(Sweep.model_fields)))

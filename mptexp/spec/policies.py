@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mptexp.spec.devices import CPU_ISAS
+from mptexp.host.devices import CPU_ISAS
 
 
 @dataclass(frozen=True)

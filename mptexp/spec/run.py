@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from mptexp.errors import ParamsError
+from mptexp.host.devices import CPU_ISAS, local_device
 from mptexp.spec import cell_html, dataset_paths, tasks
 from mptexp.spec.backends import BackendName
-from mptexp.spec.devices import CPU_ISAS, local_device
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.names import (
     HAVE,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from mptexp.traces import kernels, operations, steps
-from mptexp.traces.host import (
+from mptexp.traces import kernels, operations, step_bounds
+from mptexp.traces.launching_layers import (
     BACKWARD,
     GRAPH_LAUNCH,
     LAUNCHES,
@@ -27,7 +27,7 @@ from mptexp.traces.host import (
     reads,
 )
 from mptexp.traces.operations import Operation, Span
-from mptexp.traces.steps import Interval, Launched, Steps
+from mptexp.traces.step_bounds import Interval, Launched, Steps
 
 IDLE = re.compile(  # of CUDA and HIP; of Intel's
     r"(Device|Stream|Event|Context|Ctx)Synchronize$|^ze\w*Synchronize$|^ur(EventWait|QueueFinish)$"
@@ -73,7 +73,9 @@ def of(
         marks = _of_one_name(named)
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
-            return steps.marked(marks, busy, how, launched, trained, whole, waited, graphs, updated)
+            return step_bounds.marked(
+                marks, busy, how, launched, trained, whole, waited, graphs, updated
+            )
     return _unmarked(events, spans, launched, waited)
 
 
@@ -93,11 +95,13 @@ def _unmarked(
     host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
     ended = _optimized(events)
     if not ended:
-        return steps.repeated(work, first=host, waited=waited) or steps.whole(first, last)
+        return step_bounds.repeated(work, first=host, waited=waited) or step_bounds.whole(
+            first, last
+        )
     every = _round(events, ended)
     pairs = list(pairwise([host, *ended][len(ended) % every :: every]))
     how = BY_OPTIMIZER if every == 1 else f"every {every} steps of the optimizer"
-    return steps.marked(pairs, operations.busy(spans), how, launched, waited=waited)
+    return step_bounds.marked(pairs, operations.busy(spans), how, launched, waited=waited)
 
 
 def _of_one_name(events: Sequence[Event]) -> list[Interval]:
@@ -214,7 +218,7 @@ def updates(events: Sequence[Event], ran: Iterable[Event], found: Steps) -> Sequ
     Args:
         ran: on the device that is explained.
     """
-    number = steps.numbered(found)
+    number = step_bounds.numbered(found)
     stepped: dict[str, Counter[int]] = defaultdict(Counter)
     for event in _stepping(events):
         if (n := number(event.start)) is not None:
@@ -326,6 +330,6 @@ def _stepped(events: Iterable[Event], updated: Sequence[int] | None, found: Step
 def _other_kind(found: Steps, graphs: Sequence[float]) -> Iterator[str]:
     """Says where most steps replay CUDA graphs and others do not, or the other way round."""
     if found.other_kind:
-        others, most = ("no", "one") if steps.holding(found, graphs) else ("a", "none")
+        others, most = ("no", "one") if step_bounds.holding(found, graphs) else ("a", "none")
         left = f"{found.other_kind} of {found.found} steps"
         yield f"{left}, which replay {others} CUDA graph, are left out, as most replay {most}"

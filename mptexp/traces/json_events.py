@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from mptexp.spec.errors import ParamsError
-from mptexp.traces.steps import Interval
+from mptexp.errors import ParamsError
+from mptexp.traces.step_bounds import Interval
 
 MOST_TEXT = 4 * 2**30  # bytes of unpacked JSON that are read; a minute on a slow machine
 MOST_EVENT = 2**22  # characters of an event; the longest known, with a stack in it, has some KiB

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import counters, json_events, launches, weight_products
-from mptexp.traces.host import COMPILED, INPUT, MODULE, ON_DEVICE, RANGE, Event
+from mptexp.traces.launching_layers import COMPILED, INPUT, MODULE, ON_DEVICE, RANGE, Event
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.xla_names import LAYER
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, host_steps, kernels, operations, steps, weight_products
-from mptexp.traces.host import (
+from mptexp.errors import ParamsError
+from mptexp.traces import counters, host_steps, kernels, operations, step_bounds, weight_products
+from mptexp.traces.launching_layers import (
     COMPILED,
     GRAPH,
     GRAPH_LAUNCH,
@@ -22,7 +22,7 @@ from mptexp.traces.host import (
     Host,
 )
 from mptexp.traces.operations import Span, Trace
-from mptexp.traces.steps import REPEATED, WHOLE, Launched, Steps
+from mptexp.traces.step_bounds import REPEATED, WHOLE, Launched, Steps
 
 MOST_EVENTS = 3_000_000  # that are held; some 2 GB
 # Operations that only GPUs have; PyTorch's profiler does not trace Apple's.
@@ -87,7 +87,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     late = _late_us(events, recorded.launched)
     found = _steps(events, recorded, late)
     lost = _lost(events, found)
-    graphed = bool(steps.holding(found, recorded.graphs))
+    graphed = bool(step_bounds.holding(found, recorded.graphs))
     weights = {} if graphed else weight_products.of(events, found)
     shapes = _input_shapes(events, found)
     earlier = host_steps.earlier(events, found, recorded.waits) if recorded.devices else []
@@ -119,7 +119,7 @@ def _steps(events: Sequence[Event], recorded: _Recorded, late: float) -> Steps:
     gradients, graphs = recorded.gradients, recorded.graphs
     found = host_steps.of(events, recorded.spans, computed, awaited, gradients, graphs)
     _refuse_elsewhere(found, recorded.launched, late)
-    if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
+    if late > step_bounds.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
     return found
 
@@ -269,7 +269,7 @@ def _input_shapes(events: Iterable[Event], found: Steps) -> list[str]:
     with_shapes = sorted(known, key=lambda event: event.start)
     if found.how in (WHOLE, REPEATED):
         return [_shape(event) for event in with_shapes[:1]]
-    number = steps.numbered(found)
+    number = step_bounds.numbered(found)
     first: dict[int, str] = {}
     for event in with_shapes:
         if (n := number(event.start)) is not None:
@@ -331,7 +331,7 @@ def _refuse_elsewhere(found: Steps, launched: Launched, late: float) -> None:
     (begin, end), (first, last) = found.between, found.launched
     ran = [interval for at, interval in launched if first <= at <= last]
     total = sum(e - b for b, e in ran)
-    if steps.took_within(ran, begin, end) < LEAST_WITHIN * total:
+    if step_bounds.took_within(ran, begin, end) < LEAST_WITHIN * total:
         raise ParamsError(CLOCKS if late > SKEW_US or _early_us(launched) else ELSEWHERE)
 
 

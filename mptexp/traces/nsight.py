@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import launches
-from mptexp.traces.host import GRAPH, PAGES, Event
+from mptexp.traces.launching_layers import GRAPH, PAGES, Event
 from mptexp.traces.operations import Trace
 
 KERNELS, COPIES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"

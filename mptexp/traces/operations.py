@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import kernels
-from mptexp.traces.steps import Interval, Steps
+from mptexp.traces.step_bounds import Interval, Steps
 
 LONGEST_S = 7200.0  # of a step; no profiler records for so long
 LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold

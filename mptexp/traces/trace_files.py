@@ -18,8 +18,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mptexp.spec.errors import ParamsError
-from mptexp.spec.project import install
+from mptexp.errors import ParamsError
+from mptexp.host.project import install
 from mptexp.traces import json_events, kineto, nsight, xplane
 from mptexp.traces.operations import Trace
 

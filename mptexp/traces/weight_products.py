@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from mptexp.traces.host import (
+from mptexp.traces.launching_layers import (
     BACKWARD,
     COMPILED,
     INPUT,
@@ -19,7 +19,7 @@ from mptexp.traces.host import (
     outermost,
     without_closures,
 )
-from mptexp.traces.steps import REPEATED, WHOLE, Steps, numbered
+from mptexp.traces.step_bounds import REPEATED, WHOLE, Steps, numbered
 
 # Where each has its weights among its inputs; a product of two plain matrices may have none.
 PLACES = {"addmm": 2, "mm": None}

@@ -19,12 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mptexp.spec import imports
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
+from mptexp.host import imports
 from mptexp.traces import json_events, operations
-from mptexp.traces import steps as recognized
+from mptexp.traces import step_bounds as recognized
 from mptexp.traces.operations import COPY, ON_HOST, Operation, Span, Trace
-from mptexp.traces.steps import Interval, Steps
+from mptexp.traces.step_bounds import Interval, Steps
 from mptexp.traces.xla_names import GRADIENT_OF, Naming, full_name
 
 FILE = "trace.xplane.pb.gz"  # beside the record of a run whose trace was not read there

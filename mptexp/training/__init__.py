@@ -16,11 +16,11 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from mptexp.spec import imports
+from mptexp.host import imports
 
 HOMES = {
     "build": "measured_run.build",
-    "dtypes": "in_force.dtypes",
+    "dtypes": "effective_settings.dtypes",
     "execute": "measured_run.execute",
     "load_images": "data.datasets.load",
     "save": "record.save",

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from mptexp.errors import UserError
+from mptexp.host.devices import cpuinfo, has_tensor_cores, nvidia_handle
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import cpuinfo, has_tensor_cores, nvidia_handle
-from mptexp.spec.errors import UserError
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 
 # Flags of /proc/cpuinfo (x86, then Arm) that matter to 16-bit arithmetic and vector width.

@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 
 from mptexp import __version__
-from mptexp.spec import imports
+from mptexp.host import imports
+from mptexp.host.devices import CPU_ISAS, cpu_name, cpu_version, hides_gpus
+from mptexp.host.project import PROJECT, here
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import CPU_ISAS, cpu_name, cpu_version, hides_gpus
 from mptexp.spec.policies import ARITHMETICS, without_kernels
-from mptexp.spec.project import PROJECT, here
 from mptexp.training import capability, machine_state, onednn
 from mptexp.training.backends import backend
 

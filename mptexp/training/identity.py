@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mptexp.host.devices import cpu_name, cpu_version
+from mptexp.host.project import PACKAGE
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import cpu_name, cpu_version
-from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
 from mptexp.training import capability, environment, machine_state
 

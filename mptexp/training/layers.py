@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from mptexp.spec.errors import UserError
+from mptexp.errors import UserError
 from mptexp.spec.run import Run
 from mptexp.training import costs
 from mptexp.training.backends import current

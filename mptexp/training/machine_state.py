@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from mptexp.spec import control_groups
+from mptexp.host import control_groups
 
 FEW_CORES = 4
 

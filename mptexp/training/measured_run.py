@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from mptexp.records import interference, step_times
+from mptexp.records import interference, timed_windows
 from mptexp.spec import feasible
 from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
@@ -29,7 +29,7 @@ from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
-from mptexp.training.in_force import effective
+from mptexp.training.effective_settings import effective
 from mptexp.training.layers import resident
 from mptexp.training.measure import profiler, sensors, step_clock, work
 from mptexp.training.numerics import divergence, emulation, exponents
@@ -184,7 +184,7 @@ def _latency(run: Run, trainer: frontends.Trainer, images: Images, chosen: np.nd
 
 
 def _latency_figures(latencies: list[float]) -> dict[str, Any]:
-    warmup = step_times.warmup_windows([step_times.Window(0, 1, s) for s in latencies])
+    warmup = timed_windows.warmup_windows([timed_windows.Window(0, 1, s) for s in latencies])
     low, high = np.percentile(latencies[warmup:], (50, 99))
     return {
         "latency_p50_s": float(low),
@@ -255,7 +255,7 @@ def _outcome(
     fit_s: float,
 ) -> Outcome:
     """What clock, sampler and model hold after either phase, and what was read before it."""
-    timing = step_times.timing(clock.windows)
+    timing = timed_windows.timing(clock.windows)
     validated_with = batches.validation_count(images, run)
     settings = effective(model, run, device) | {
         "data": images.content,

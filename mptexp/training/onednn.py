@@ -13,9 +13,9 @@ from functools import cache
 from subprocess import DEVNULL, PIPE
 from typing import Any
 
+from mptexp.host.devices import CPU_ISAS, cpu_name, cpu_version, cpuinfo
+from mptexp.host.project import child_environment, keyed, user_cache
 from mptexp.records import store
-from mptexp.spec.devices import CPU_ISAS, cpu_name, cpu_version, cpuinfo
-from mptexp.spec.project import child_environment, keyed, user_cache
 from mptexp.spec.run import Run
 from mptexp.training import backends
 from mptexp.training.capability import Unsupported

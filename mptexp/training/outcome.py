@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.records import step_times
+from mptexp.records import timed_windows
 from mptexp.records.csv_columns import HISTORY
 from mptexp.spec import tasks
 from mptexp.spec.run import Run
@@ -18,10 +18,10 @@ class Outcome:
 
     Args:
         run: what was asked.
-        effective: the settings that were effective (see in_force.effective).
+        effective: the settings that were effective (see effective_settings.effective).
         windows: the windows of steps, in order.
         epochs: one dict per epoch (see StepClock.epochs).
-        timing: figures of the windows (see step_times.timing) and of the latencies.
+        timing: figures of the windows (see timed_windows.timing) and of the latencies.
         peak_memory_bytes: see sensors.peak_memory_bytes.
         fit_s: seconds of the whole training or inference, validation included.
         notes: what a reader should know of the data.
@@ -45,7 +45,7 @@ class Outcome:
 
     run: Run
     effective: dict[str, Any]
-    windows: list[step_times.Window]
+    windows: list[timed_windows.Window]
     epochs: list[dict[str, float]]
     timing: dict[str, Any]
     peak_memory_bytes: int | None

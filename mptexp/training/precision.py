@@ -1,8 +1,8 @@
 """Precision: policy, TF32, XLA, loss scale and all that goes with them, set for this process.
 
 Keras reads its backend once, when it is imported, and layers take the dtype policy when they are
-made; so `use` comes before anything that imports Keras, and a process serves one run. `in_force`
-reads back what was set here.
+made; so `use` comes before anything that imports Keras, and a process serves one run.
+`effective_settings` reads back what was set here.
 """
 
 import importlib
@@ -10,9 +10,10 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-from mptexp.spec import imports, tasks
+from mptexp.host import imports
+from mptexp.host.devices import same_model
+from mptexp.spec import tasks
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import same_model
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import capability, environment, onednn

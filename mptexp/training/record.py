@@ -6,10 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mptexp.records import instruments, interference, privacy, schema, step_times, store
+from mptexp.host import machine
+from mptexp.host.project import PROJECT
+from mptexp.records import instruments, interference, privacy, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import machine, tasks
-from mptexp.spec.project import PROJECT
+from mptexp.spec import tasks
 from mptexp.traces import xplane
 from mptexp.training import arithmetic, environment, machine_state
 from mptexp.training.identity import identity
@@ -59,7 +60,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
     run = outcome.run.resolved()
     what = identity(run, outcome.card, outcome.effective)
     checks = instruments.known(what)
-    samples, thinned = step_times.thinned(outcome.samples)
+    samples, thinned = timed_windows.thinned(outcome.samples)
     return {
         **schema.bare(run, notebook),
         "in_force": outcome.effective,
@@ -79,7 +80,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
             *_flags(outcome),
             *arithmetic.flags(outcome.run, outcome.effective),
             *interference.marks(outcome.sensors),
-            *step_times.shortened(1, thinned),
+            *timed_windows.shortened(1, thinned),
             *outcome.notes,
         ],
         "readings": _sensors(outcome),

@@ -17,11 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mptexp.records import interference, schema, step_times, store
+from mptexp.errors import ParamsError
+from mptexp.records import interference, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import documents, fields, given_paths
+from mptexp.spec import fields, given_paths, yaml_documents
 from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS, without_kernels
 from mptexp.spec.run import LEAST_STEPS, Run
 from mptexp.training import environment, timed_policy
@@ -84,7 +84,7 @@ class StepTimer:
         _refuse_unknown("backend", backend, BACKENDS)
         if synchronize is not None and not callable(synchronize):
             raise ParamsError(f"synchronize is {synchronize!r}; allowed: a function to call")
-        size = None if batch_size is None else documents.native(batch_size)
+        size = None if batch_size is None else yaml_documents.native(batch_size)
         if size is not None and (wrong := fields.fault(Run, "batch_size", size)):
             raise ParamsError(wrong[1])
         self._synchronize, self._batch_size, self._policy = synchronize, size, policy
@@ -365,16 +365,16 @@ class StepTimer:
         Raises:
             ParamsError: where too few steps were timed.
         """
-        windows = step_times.joined(self._windows())[0]
+        windows = timed_windows.joined(self._windows())[0]
         if len(windows) < LEAST_STEPS:
             raise ParamsError(
                 f"{len(windows)} windows of steps were timed; allowed: at least {LEAST_STEPS}, "
                 "of more steps"
             )
-        return step_times.timing(windows)
+        return timed_windows.timing(windows)
 
-    def _windows(self) -> list[step_times.Window]:
-        return [step_times.Window(**window) for window in self.windows]
+    def _windows(self) -> list[timed_windows.Window]:
+        return [timed_windows.Window(**window) for window in self.windows]
 
     def record(self, directory: str | os.PathLike[str]) -> Path:
         """Writes what was measured as a run of a sweep's directory, and returns the record's path.
@@ -405,12 +405,12 @@ class StepTimer:
         run = self._run(card)
         run_id = run.run_id(schema.FOREIGN)
         windows = self._windows()
-        steady = step_times.warmup_windows(windows)
+        steady = timed_windows.warmup_windows(windows)
         spans = [(b, b + w.seconds) for b, w in zip(self._opened, windows, strict=True)][steady:]
         samples = sensors.between(self._samples, spans)
         readings = sensors.summary(samples, spans, card["kind"])
-        kept, joined = step_times.joined(windows)
-        samples, thinned = step_times.thinned(samples)
+        kept, joined = timed_windows.joined(windows)
+        samples, thinned = timed_windows.thinned(samples)
         known, policy = timed_policy.effective(run, self.model, card), POLICY_ROWS[run.policy]
         content = {
             **schema.bare(run, schema.FOREIGN),
@@ -427,9 +427,9 @@ class StepTimer:
                 *environment.without_onednn(self._framework(), card),
                 *timed_policy.partly(self.model, policy),
                 *without_kernels(policy.compute_dtype, known.get("reference", [])),
-                *step_times.unequal(windows),
+                *timed_windows.unequal(windows),
                 *interference.marks(readings),
-                *step_times.shortened(joined, thinned),
+                *timed_windows.shortened(joined, thinned),
             ],
             "readings": readings,
             "samples": samples,
@@ -507,7 +507,7 @@ class StepTimer:
         except (store.RecordError, LookupError):
             return False
         # A long record joins those that follow; the clock gives no two such trainings.
-        first = before[: step_times.APART]
+        first = before[: timed_windows.APART]
         return bool(before) and first == self.windows[: len(first)]
 
     def _kind(self) -> str:

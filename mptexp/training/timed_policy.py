@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, Policy, share_mark
 from mptexp.spec.run import Run
 from mptexp.training import capability

@@ -12,10 +12,10 @@ from support import mptexp
 
 from mptexp.analysis import compare
 from mptexp.api import cells
+from mptexp.errors import ParamsError
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import comparisons
-from mptexp.spec.errors import ParamsError
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from support import mptexp
 from mptexp.analysis import layer_search
 from mptexp.analysis.layer_search import Needed, Trial
 from mptexp.api import advising
+from mptexp.errors import ParamsError
 from mptexp.execution import directory
 from mptexp.execution.job import Job, notebook_path
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import layers_needed
 from mptexp.spec import params
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 

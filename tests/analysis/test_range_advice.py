@@ -11,12 +11,12 @@ from support import mptexp
 
 from mptexp.analysis import exponent_range, range_advice
 from mptexp.api import advising, commands
+from mptexp.errors import ParamsError
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import dynamic_range
 from mptexp.report.text import wording
 from mptexp.spec import params
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 

@@ -9,7 +9,7 @@ from mptexp.diagnosis.foreign_traces import Comparison, Recording
 from mptexp.report import trace_report
 from mptexp.report.answers import trace_answer
 from mptexp.traces.operations import Operation, Trace
-from mptexp.traces.steps import WHOLE
+from mptexp.traces.step_bounds import WHOLE
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8_ffma"
 HALF = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"

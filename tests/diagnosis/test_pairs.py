@@ -7,10 +7,10 @@ from support import PROJECT
 from mptexp.analysis import sweep_tables
 from mptexp.api import diagnosing
 from mptexp.diagnosis import pairs
+from mptexp.errors import ParamsError
 from mptexp.execution.job import Job
 from mptexp.execution.progress import Output
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 BASE = Run(gpu_model="GPU", policy="float32", seed=7, block=2)

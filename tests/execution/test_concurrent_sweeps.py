@@ -7,10 +7,10 @@ import pytest
 from support import mptexp
 
 from mptexp.execution import concurrent_sweeps
+from mptexp.host.project import user_cache
 from mptexp.records import store
 from mptexp.records.schema import AT_ONCE
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.project import user_cache
 
 
 @pytest.fixture(autouse=True)

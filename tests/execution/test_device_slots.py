@@ -6,9 +6,9 @@ import os
 import pytest
 from support import PATIENCE_S, mptexp, nvml_library, records, started, until
 
+from mptexp.errors import ParamsError
 from mptexp.execution import device_slots
 from mptexp.execution.device_slots import Slot
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 # A library that answers as NVML does on a machine of two H100 and one A100.

@@ -4,10 +4,10 @@ import pytest
 from builders import record
 from support import mptexp
 
+from mptexp.errors import ParamsError
 from mptexp.execution import directory
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.errors import ParamsError
 
 
 def test_two_sweeps_in_one_directory_do_not_meet(light, tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 
+from mptexp.errors import ParamsError
 from mptexp.execution import job
-from mptexp.spec.errors import ParamsError
 
 
 def test_an_unknown_notebook_is_refused(light, tmp_path):

@@ -7,12 +7,12 @@ from builders import written_sweep
 from support import mptexp
 
 from mptexp.analysis import sweep_tables
+from mptexp.errors import ParamsError
 from mptexp.execution import directory, merge, plan
+from mptexp.host.devices import local_device
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
-from mptexp.spec.devices import local_device
-from mptexp.spec.errors import ParamsError
 
 
 def content(folder):

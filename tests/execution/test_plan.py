@@ -5,11 +5,11 @@ import json
 import pytest
 from support import mptexp
 
+from mptexp.errors import ParamsError
 from mptexp.execution import directory, plan
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 

@@ -2,8 +2,8 @@ import subprocess
 
 import pytest
 
+from mptexp.errors import ParamsError
 from mptexp.execution import preparation
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 from support import mptexp
 
+from mptexp.errors import ParamsError
 from mptexp.execution import ray_cluster
 from mptexp.execution.local_executor import Execution
-from mptexp.spec.errors import ParamsError
 
 pytest.importorskip("ray")
 

@@ -13,13 +13,13 @@ import psutil
 import pytest
 from support import PATIENCE_S, PROJECT, Gate, mptexp, processes_of, records, started, until
 
+from mptexp.errors import ParamsError
 from mptexp.execution import plan, ray_cluster, ray_executor
 from mptexp.execution.plan import Planned
 from mptexp.execution.ray_cluster import Place
+from mptexp.host.devices import cpu_name
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
-from mptexp.spec.devices import cpu_name
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 pytest.importorskip("ray")

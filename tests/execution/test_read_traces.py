@@ -6,10 +6,10 @@ from builders import CARD
 from support import gpu_trace
 
 from mptexp.diagnosis import breakdown
+from mptexp.errors import ParamsError
 from mptexp.execution import merge, read_traces
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 

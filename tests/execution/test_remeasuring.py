@@ -10,9 +10,9 @@ from support import PATIENCE_S, mptexp, processes_of, started, until
 
 from mptexp.execution import remeasuring
 from mptexp.execution.plan import Planned
+from mptexp.host.devices import local_device
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.devices import local_device
 from mptexp.spec.run import Run
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support import small_disk
 
+from mptexp.errors import ParamsError
 from mptexp.execution import preparation, scratch
 from mptexp.execution.scratch import scratch_folder
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 

@@ -4,10 +4,10 @@ import pytest
 from support import PATIENCE_S, by_seed, interrupt, mptexp, processes_of, started, until
 
 from mptexp.api import commands
+from mptexp.errors import ParamsError
 from mptexp.execution import sweep
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.errors import ParamsError
 
 
 def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):

@@ -14,7 +14,8 @@ from support import PROJECT
 
 import mptexp
 from mptexp.analysis import published
-from mptexp.spec import params, project
+from mptexp.host import project
+from mptexp.spec import params
 
 SITE = PROJECT / "docs/site.py"
 

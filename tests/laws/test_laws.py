@@ -16,12 +16,12 @@ from papermill import inspect_notebook
 from support import PROJECT
 
 import mptexp
+from mptexp.host.devices import CPU_ISAS
 from mptexp.records import schema, store
 from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import documents, params
+from mptexp.spec import params, yaml_documents
 from mptexp.spec.backends import BACKENDS
-from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.names import DATASETS, MODELS
 from mptexp.spec.policies import POLICIES
 from mptexp.spec.run import Run
@@ -31,15 +31,15 @@ from mptexp.training.data import batches, datasets
 
 # What each room of the package may import; a sub-package belongs to its package.
 BELOW = {
-    "spec": set(),
-    "records": {"spec"},
-    "traces": {"spec", "records"},
-    "training": {"spec", "records", "traces"},
-    "execution": {"spec", "records", "traces"},
-    "analysis": {"spec", "records", "traces"},
-    "diagnosis": {"spec", "records", "traces", "analysis"},
-    "report": {"spec", "records", "traces", "execution", "analysis", "diagnosis"},
+    "errors": set(),
+    "host": {"errors"},
+    "spec": {"errors", "host"},
+    "records": {"errors", "host", "spec"},
+    "traces": {"errors", "host", "spec", "records"},
 }
+BELOW |= {room: {*BELOW} for room in ("training", "execution", "analysis")}
+BELOW["diagnosis"] = {*BELOW["analysis"], "analysis"}
+BELOW["report"] = {*BELOW["diagnosis"], "diagnosis", "execution"}
 BELOW["api"] = {*BELOW, "report"} - {"training"}
 BELOW["cli"] = {*BELOW["api"], "api"}
 # The floors of the report: each may import those before it; what lies in no folder, all of them.
@@ -101,6 +101,7 @@ def test_modules_import_only_from_rooms_below():
 @pytest.mark.parametrize(
     ("name", "source"),
     [
+        ("host.files", "from mptexp.spec.names import meant"),
         ("spec.run", "from mptexp.records import store"),
         ("training.data.datasets", "from mptexp.analysis.sweep_tables import load"),
         ("analysis.summary", "def f():\n    from mptexp.training.measured_run import fit"),
@@ -320,7 +321,7 @@ def test_saving_a_notebook_unchanged_leaves_the_tree_clean(path):
 
 
 def test_the_citation_names_this_version():
-    citation = documents.content((PROJECT / "CITATION.cff").read_text())
+    citation = yaml_documents.content((PROJECT / "CITATION.cff").read_text())
     assert citation["version"] == mptexp.__version__
     assert citation["license"] == "Apache-2.0"
 
@@ -331,7 +332,7 @@ def test_every_supported_python_is_tested():
     supported = [f"3.{minor}" for minor in range(least, most)]
     stem = "Programming Language :: Python :: "
     assert [c.removeprefix(stem) for c in project["classifiers"] if stem in c] == supported
-    jobs = documents.content((PROJECT / ".github/workflows/tests.yml").read_text())["jobs"]
+    jobs = yaml_documents.content((PROJECT / ".github/workflows/tests.yml").read_text())["jobs"]
     assert jobs["linux"]["strategy"]["matrix"]["python"] == supported
     assert {"run": "bash .ci/run"} in jobs["linux"]["steps"]
     assert {"run": "make check"} in jobs["macos"]["steps"]
@@ -364,7 +365,7 @@ def test_every_imported_distribution_is_declared():
 
 
 def test_a_release_attaches_wheel_and_notebook():
-    jobs = documents.content((PROJECT / ".github/workflows/release.yml").read_text())["jobs"]
+    jobs = yaml_documents.content((PROJECT / ".github/workflows/release.yml").read_text())["jobs"]
     job = jobs["release"]
     commands = [step["run"] for step in job["steps"] if "run" in step]
     assert commands[0] == "make wheel-test"
@@ -382,7 +383,7 @@ def test_a_release_attaches_wheel_and_notebook():
 
 
 def test_the_workflow_publishes_what_is_there():
-    workflow = documents.content((PROJECT / ".github/workflows/pages.yml").read_text())
+    workflow = yaml_documents.content((PROJECT / ".github/workflows/pages.yml").read_text())
     for path in workflow["on"]["push"]["paths"]:
         assert list(PROJECT.glob(path.removesuffix("/**"))), path
     steps = workflow["jobs"]["build"]["steps"]

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from support import PROJECT
 
-from mptexp.spec import documents, params
+from mptexp.spec import params, yaml_documents
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
@@ -17,7 +17,7 @@ FILES = sorted((PROJECT / "params").glob("*.yaml"))
 
 
 def faults(text):
-    return list(VALIDATOR.iter_errors(documents.content(text)))
+    return list(VALIDATOR.iter_errors(yaml_documents.content(text)))
 
 
 def test_the_reference_is_up_to_date():

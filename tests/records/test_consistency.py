@@ -7,7 +7,7 @@ import pytest
 from support import PROJECT, mptexp
 
 from mptexp.analysis import accuracy, sweep_tables
-from mptexp.records import consistency, step_times, store
+from mptexp.records import consistency, store, timed_windows
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import run_id
@@ -89,8 +89,8 @@ def test_few_windows_do_not_pass_for_many():
     made = trained()
     warmup = made["timing"]["warmup_steps"]
     made["windows"] = made["windows"][: warmup + 2]
-    windows = [step_times.Window(**window) for window in made["windows"]]
-    again = step_times.timing(windows) | {"step_ci": made["timing"]["step_ci"]}
+    windows = [timed_windows.Window(**window) for window in made["windows"]]
+    again = timed_windows.timing(windows) | {"step_ci": made["timing"]["step_ci"]}
     again["images_per_s"] = made["parameters"]["batch_size"] / again["step_s"]
     made["timing"] |= again
     assert f"timing.step_ci is {again['step_ci']:.6g}" in consistency.fault(made)

@@ -5,7 +5,7 @@ import json
 import pytest
 from support import PROJECT
 
-from mptexp.records import settings, step_times, store
+from mptexp.records import settings, store, timed_windows
 from mptexp.records.schema import FOREIGN
 from mptexp.records.store import RecordError
 from mptexp.spec.run import run_id
@@ -98,8 +98,8 @@ def test_a_sweep_that_calls_itself_a_script_is_held_against_itself_too(tmp_path,
         record["parameters"]["policy"] = "float32"
     else:
         del record["windows"][3]
-        windows = [step_times.Window(**window) for window in record["windows"]]
-        record["timing"] |= step_times.timing(windows)
+        windows = [timed_windows.Window(**window) for window in record["windows"]]
+        record["timing"] |= timed_windows.timing(windows)
         rate = record["parameters"]["batch_size"] / record["timing"]["step_s"]
         record["timing"]["images_per_s"] = rate
     record["run_id"] = run_id(record["parameters"], FOREIGN)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import PROJECT, heeding_permissions
 
+from mptexp.host import files
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import files
 from mptexp.spec.run import Run
 
 RECORD = {

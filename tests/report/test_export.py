@@ -12,12 +12,12 @@ from hostile import PIECES, markdown, shape, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
 
+from mptexp.errors import ParamsError
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
 from mptexp.report.figures import all_figures
 from mptexp.report.tables import text_tables
-from mptexp.spec.errors import ParamsError
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
 

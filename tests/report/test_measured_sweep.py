@@ -1,10 +1,10 @@
 import pytest
 from builders import record
 
+from mptexp.errors import ParamsError
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep
-from mptexp.spec.errors import ParamsError
 
 
 def test_a_sweep_is_read_with_the_question_of_its_params_file(tmp_path):

@@ -14,11 +14,11 @@ from support import mptexp
 
 from mptexp.analysis import sweep_tables
 from mptexp.api.commands import TRACKERS
+from mptexp.errors import ParamsError
 from mptexp.records import interference, store
 from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import trackers
-from mptexp.spec.errors import ParamsError
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from mptexp.errors import ParamsError
 from mptexp.spec import dataset_paths
-from mptexp.spec.errors import ParamsError
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import gzip
 import pytest
 from support import mptexp
 
+from mptexp.errors import ParamsError
 from mptexp.spec import feasible, params
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 

@@ -52,7 +52,10 @@ def test_a_parameters_cell_that_lacks_one_is_refused(cell):
 
 
 def test_data_that_is_not_there_is_told_in_one_line(cell):
-    shown = cell("from mptexp.training.data import folders\nfolders.source('folder:nowhere', 0.2)")
+    shown = cell(
+        "from mptexp.training.data import image_folders\n"
+        "image_folders.source('folder:nowhere', 0.2)"
+    )
     assert shown.startswith("DataError: dataset folder:nowhere: ")
     assert "\n" not in shown
 

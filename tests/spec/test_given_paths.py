@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.given_paths import resolved
 
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptexp.spec import documents, params
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
+from mptexp.spec import params, yaml_documents
 from mptexp.spec.run import Run
 
 GOOD = "defaults: {epochs: 2}\nmatrix:\n  policy: [float32, mixed_float16]\n"
@@ -117,7 +117,7 @@ def test_set_overrides_a_default_an_axis_and_a_top_level_key(tmp_path):
     assert {r.epochs for r in sweep.runs()} == {1}
     assert {r.policy for r in sweep.runs()} == {"bfloat16"}
     assert len(sweep.runs()) == 4
-    assert documents.content(text) == {
+    assert yaml_documents.content(text) == {
         "defaults": {"epochs": 1},
         "matrix": {"policy": ["bfloat16"]},
         "repeats": 4,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptexp.host.devices import local_device
 from mptexp.spec import grid, run
-from mptexp.spec.devices import local_device
 from mptexp.spec.run import Run
 
 

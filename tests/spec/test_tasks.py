@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from mptexp.errors import ParamsError
 from mptexp.spec import names, tasks
-from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 

@@ -21,12 +21,12 @@ from support import PATIENCE_S, PROJECT, mptexp, processes_of, until
 from mptexp import Run, Sweep, api, load, plan, record
 from mptexp import __all__ as mptexp_names
 from mptexp.api import cells, commands
+from mptexp.errors import ParamsError, Stopped
 from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
 from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
-from mptexp.spec.errors import ParamsError, Stopped
 
 OF_IMAGES = [name for name, column in COLUMNS.items() if column.task != "tokens"]
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
@@ -357,4 +357,4 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
 
 def test_a_backend_that_gives_no_answer_is_one_sentence():
     with pytest.raises(ParamsError, match="doctor: jax could not be asked: it gave no answer"):
-        commands.asked("mptexp.spec.errors", "jax", "doctor")  # which prints nothing
+        commands.asked("mptexp.errors", "jax", "doctor")  # which prints nothing

@@ -17,8 +17,8 @@ from support import PROJECT, TINY, mptexp, mptexp_anew
 
 from mptexp import __version__, api
 from mptexp.cli import app, common
-from mptexp.spec import documents
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
+from mptexp.spec import yaml_documents
 
 
 def test_the_command_and_the_module_are_the_same():
@@ -56,7 +56,7 @@ def test_a_newcomers_folder_has_what_a_sweep_needs(tmp_path):
     text = (first / "mine.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=schema.json\n")
     schema = json.loads((first / "schema.json").read_text())
-    assert not list(jsonschema.Draft7Validator(schema).iter_errors(documents.content(text)))
+    assert not list(jsonschema.Draft7Validator(schema).iter_errors(yaml_documents.content(text)))
     done = mptexp("plan", "mine.yaml", "--fast", cwd=first)
     assert "my_model:build" in done.stdout
     assert mptexp("init", "first", cwd=tmp_path).returncode == 0  # nothing of it was changed

@@ -5,10 +5,10 @@ import json
 import pytest
 from support import PROJECT, mptexp
 
+from mptexp.errors import ParamsError
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import documents, params
-from mptexp.spec.errors import ParamsError
+from mptexp.spec import params, yaml_documents
 
 LOADS = """
 # %%
@@ -82,7 +82,7 @@ def test_two_folders_of_one_name_in_a_sweep_are_refused(light, tmp_path):
     ],
 )
 def test_a_published_params_file_has_the_last_part_of_a_path(text):
-    made = documents.published(text)
+    made = yaml_documents.published(text)
     assert "secret" not in made
     assert "secr\\u" not in made
     assert ("folder:x" in made) == ("not: [" not in text)

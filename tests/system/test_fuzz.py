@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
+from mptexp.errors import ParamsError, Stopped
 from mptexp.report import measured_sweep
 from mptexp.report.answers import caveats, findings
 from mptexp.report.pages import first_screen_html
 from mptexp.report.tables import text_tables
-from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.traces import trace_files
 
 LONG = os.environ.get("MPTEXP_FUZZ") == "long"

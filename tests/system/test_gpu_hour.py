@@ -21,12 +21,12 @@ from support import PROJECT, mptexp
 
 from mptexp.api import archive, gpu_hour
 from mptexp.api.gpu_hour import Step
+from mptexp.errors import Interrupted, ParamsError, Stopped
 from mptexp.execution.directory import locked
+from mptexp.host.project import child_environment
 from mptexp.records import instruments
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS, PREFERRED
-from mptexp.spec.errors import Interrupted, ParamsError, Stopped
-from mptexp.spec.project import child_environment
 
 SMALL = ("dataset=digits", "model=mlp", "width=0.0625", "image_size=28", "epochs=8", "repeats=1")
 

@@ -23,8 +23,10 @@ from hypothesis import given, settings
 from rich.console import Console
 from support import CHROMIUM, PATIENCE_S, PROJECT, mptexp, processes_of, started
 
+from mptexp.errors import ParamsError
 from mptexp.execution import jupyter_kernel
 from mptexp.execution.scratch import scratch_folder
+from mptexp.host import files, terminal
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
@@ -33,8 +35,7 @@ from mptexp.report.pages import rendering
 from mptexp.report.tables import text_tables
 from mptexp.report.text import markdown as safe_markdown
 from mptexp.report.text import wording
-from mptexp.spec import files, params, terminal
-from mptexp.spec.errors import ParamsError
+from mptexp.spec import params
 from mptexp.spec.run import Run
 
 

@@ -99,8 +99,8 @@ print("a report")
 """
 PREPARES = """
 import sys
-from mptexp.training.data import cache, folders
-prepared = cache.prepare(folders.source("folder:images", 0.2), 32, "rgb", "skip")
+from mptexp.training.data import cache, image_folders
+prepared = cache.prepare(image_folders.source("folder:images", 0.2), 32, "rgb", "skip")
 print(prepared.meta["content"], len(prepared.images("train")[:]))
 """
 MPTEXP = [sys.executable, "-m", "mptexp"]

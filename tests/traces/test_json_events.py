@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import json_events
 
 EVENTS = [{"name": "a", "ph": "X", "ts": 1.5, "args": {"n": [1, 2]}}, {"name": 'ü\\"}]'}]

@@ -4,7 +4,7 @@ import pytest
 from builders import KINETO, device, gpu_steps, host, kineto_step, without
 
 from mptexp.diagnosis import breakdown
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import kineto
 
 

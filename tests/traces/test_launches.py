@@ -4,7 +4,7 @@ import pytest
 from builders import KINETO, device, gpu_steps, host, kineto_step, without
 
 from mptexp.diagnosis import breakdown
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import kineto
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"

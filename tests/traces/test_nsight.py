@@ -6,7 +6,7 @@ import pytest
 from builders import NSIGHT, nsight_export
 
 from mptexp.diagnosis import breakdown
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import nsight
 
 

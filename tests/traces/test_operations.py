@@ -1,6 +1,6 @@
 import pytest
 
-from mptexp.traces import operations, steps
+from mptexp.traces import operations, step_bounds
 from mptexp.traces.operations import Operation, Span
 
 A, B, COPY = Operation("op", op="a"), Operation("op", op="b"), Operation("copy", op="MemcpyH2D")
@@ -28,7 +28,7 @@ def test_groups_of_steps_tell_how_much_they_differ():
     times = [1, 1, 1, 1, 1, 1, 9]
     spans = [Span(100 * n, 100 * n + time, A) for n, time in enumerate(times)]
     marks = [(100 * n, 100 * n + 100) for n in range(7)]
-    trace = operations.of_steps(spans, [], [], steps.adjoining(marks, "marks"), "cpu")
+    trace = operations.of_steps(spans, [], [], step_bounds.adjoining(marks, "marks"), "cpu")
     rows = {row.op: row for row in trace.operations}
     assert rows["a"].groups == pytest.approx([1e-6, 1e-6, 1e-6, 1e-6, 5e-6])
     assert rows["a"].seconds == pytest.approx(sum(times) / 7 * 1e-6)
@@ -39,7 +39,7 @@ def test_groups_of_steps_tell_how_much_they_differ():
 def test_pauses_between_operations_of_a_loop_are_the_loop_s():
     looped = Operation("op", "lstm", "loop", "MatMul")
     spans = [Span(0, 10, looped), Span(30, 40, looped), Span(60, 70, A), Span(5000, 5010, looped)]
-    trace = operations.of_steps(spans, [], [], steps.whole(0, 6000), "cpu")
+    trace = operations.of_steps(spans, [], [], step_bounds.whole(0, 6000), "cpu")
     rows = {(row.state, row.op): row.seconds for row in trace.operations}
     assert rows["loop", ""] == pytest.approx(20e-6)
     assert rows["host", ""] == pytest.approx((6000 - 60) * 1e-6)
@@ -50,7 +50,7 @@ def test_a_long_pause_is_a_loop_s_where_nothing_else_ran_meanwhile():
     ends = looped._replace(part="forward", op="TensorListStack")
     for between, paused in ((Span(0, 5, A), 7990e-6), (Span(50, 60, A), 0.0)):
         spans = [Span(0, 10, looped), between, Span(8000, 8010, ends)]
-        trace = operations.of_steps(spans, [], [], steps.whole(0, 9000), "cpu")
+        trace = operations.of_steps(spans, [], [], step_bounds.whole(0, 9000), "cpu")
         rows = {row.state: row.seconds for row in trace.operations}
         assert rows.get("loop", 0.0) == pytest.approx(paused)
 
@@ -64,7 +64,7 @@ def sent_at(*instants, fed=False, part=""):
     ]
     copy = COPY._replace(part=part)
     spans += [Span(100 * n + at, 100 * n + at + 2, copy) for n in (0, 1) for at in instants]
-    marks = steps.adjoining([(0, 100), (100, 200)], "marks")
+    marks = step_bounds.adjoining([(0, 100), (100, 200)], "marks")
     trace = operations.of_steps(spans, [], [], marks, "gpu", fed=fed)
     return {(r.state, r.op): round(r.seconds * 1e6) for r in trace.operations if r.op != "linear"}
 
@@ -103,7 +103,7 @@ def test_what_a_host_computes_beside_its_gpu_costs_no_time(op):
 def test_a_trace_is_told_per_step_and_sums_to_it():
     spans = [Span(0, 600, A), Span(1000, 1600, A), Span(600, 800, COPY), Span(-9, 0, B)]
     pipeline = [Span(500, 1500, Operation("input")), Span(700, 900, Operation("input"))]
-    trace = operations.of_steps(spans, [], pipeline, steps.whole(0, 2000), "gpu", 4)
+    trace = operations.of_steps(spans, [], pipeline, step_bounds.whole(0, 2000), "gpu", 4)
     assert trace.step_s == pytest.approx(500e-6)
     assert trace.input_busy_s == pytest.approx(250e-6)
     rows = {(row.state, row.op): row for row in trace.operations}

@@ -12,9 +12,9 @@ from builders import KINETO, kineto_step, nsight_export
 from support import PROJECT, gpu_trace
 
 from mptexp.diagnosis.foreign_traces import Comparison, Recording
+from mptexp.errors import ParamsError
 from mptexp.report import trace_report
 from mptexp.report.answers import trace_answer
-from mptexp.spec.errors import ParamsError
 from mptexp.traces import json_events, trace_files, xplane
 
 SHARED = PROJECT.parent / "shared/traces"

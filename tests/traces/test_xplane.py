@@ -6,7 +6,7 @@ import pytest
 from support import gpu_trace
 
 from mptexp.diagnosis import breakdown
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.traces import xplane
 
 LAYER = "StatefulPartitionedCall/functional_1/{}.layer/{}"

@@ -18,7 +18,7 @@ def policy():
 PROGRAM = """
 import json, sys
 from mptexp.training import precision
-from mptexp.training.in_force import effective
+from mptexp.training.effective_settings import effective
 from mptexp.spec.run import Run
 
 def again(run):

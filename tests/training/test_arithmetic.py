@@ -156,7 +156,7 @@ answers = []
 run = Run(**{"image_size": 16, "batch_size": 4, **json.loads(sys.argv[1])})
 where = precision.use(run)
 import keras
-from mptexp.training import arithmetic, costs, in_force, models
+from mptexp.training import arithmetic, costs, effective_settings, models
 
 def state(model):
     weights = [np.asarray(v).tolist() for v in model.variables]
@@ -168,7 +168,7 @@ for name in sys.argv[2].split():
         model = models.build(asked, (16, 16, 1), 10)
         precision.compile_model(model, asked)
         before = state(model)
-        settings = in_force.effective(model, asked, where)
+        settings = effective_settings.effective(model, asked, where)
         settings |= arithmetic.of_step(asked, model, arithmetic.products(asked, model))
         settings["changed"] = state(model) != before
         marks = arithmetic.flags(asked, settings)

@@ -6,9 +6,9 @@ import keras
 import pytest
 from support import ONE_GPU, nvml_library
 
+from mptexp.host import devices
+from mptexp.host.devices import CPU_ISAS
 from mptexp.records.tables import BY_RANK
-from mptexp.spec import devices
-from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.policies import ARITHMETICS
 from mptexp.training import capability, costs, onednn
 

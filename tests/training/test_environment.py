@@ -9,7 +9,7 @@ import pytest
 from support import PROJECT
 
 import mptexp
-from mptexp.spec import devices
+from mptexp.host import devices
 from mptexp.spec.run import Run
 from mptexp.training import backends, capability, environment, machine_state, onednn, precision
 

@@ -235,7 +235,7 @@ from mptexp.spec.run import Run
 run = Run(width=0.1, image_size=8, learning_rate=1e-2, augmentation="flip_crop",
           batch_norm_momentum=0.9, input_mode="resident", **json.loads(sys.argv[1]))
 where = precision.use(run)
-from mptexp.training import in_force
+from mptexp.training import effective_settings
 import keras, numpy as np
 from mptexp.training import costs, layers, models
 random = np.random.default_rng(0)
@@ -258,7 +258,8 @@ said |= {
     "gap": float(abs(inner - outer).max()), "shape": list(outer.shape),
     "epochs_s": np.diff(began).tolist(),
     "input": [list(whole.input_shape), whole.inputs[0].dtype],
-    "correct": float(history["accuracy"][-1]), "force": in_force.effective(whole, run, where),
+    "correct": float(history["accuracy"][-1]),
+    "force": effective_settings.effective(whole, run, where),
     "costs": int(costs.table(whole).parameters.sum()),
 }
 print(json.dumps(said))

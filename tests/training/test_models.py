@@ -6,7 +6,7 @@ from support import noise
 
 from mptexp.spec import names as spec
 from mptexp.spec.run import Run
-from mptexp.training import in_force, models
+from mptexp.training import effective_settings, models
 from mptexp.training.backends import tensorflow
 from mptexp.training.numerics import gradients
 
@@ -118,7 +118,7 @@ def test_the_head_is_float32_under_every_policy(policy, name):
     policy(name)
     model = models.build(Run(**TINY), (16, 16, 1), 10)
     assert model.outputs[0].dtype == "float32"
-    table = in_force.dtypes(model)
+    table = effective_settings.dtypes(model)
     assert table.compute_dtype.iloc[-1] == "float32"
     assert set(table.compute_dtype.iloc[:-1]) == {name.removeprefix("mixed_")}
     assert set(table.variable_dtype.iloc[:-1]) == {"float32" if name.startswith("mixed") else name}
@@ -131,7 +131,7 @@ def test_only_the_softmax_is_float32_in_every_model(policy, name):
     data = {"dataset": "hamlet"} if name in spec.TEXT_MODELS else {}
     shape = (64,) if data else (64, 64, 3)
     model = models.build(Run(model=name, width=width, image_size=64, **data), shape, 10)
-    table = in_force.dtypes(model)
+    table = effective_settings.dtypes(model)
     assert table.kind.iloc[-1] == "Activation"
     assert list(table.compute_dtype).count("float32") == 1
     assert model.outputs[0].dtype == "float32"
@@ -180,7 +180,7 @@ def test_channels_first_computes_the_same(name):
         run = Run(model=name, width=width, image_size=32, data_format=order, augmentation="flip")
         model = models.build(run, (32, 32, 3), 10)
         assert model.input_shape == (None, 32, 32, 3)
-        assert in_force._data_formats(model.layers) == {order}
+        assert effective_settings._data_formats(model.layers) == {order}
         found[order] = np.asarray(model(x, training=False))  # without a graph, which takes seconds
     assert keras.config.image_data_format() == "channels_last"
     assert np.allclose(found["channels_last"], found["channels_first"], atol=1e-5)

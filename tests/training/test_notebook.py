@@ -6,7 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from mptexp.records import step_times
+from mptexp.records import timed_windows
 from mptexp.spec.run import Run
 from mptexp.training.data.datasets import Images
 from mptexp.training.outcome import Outcome
@@ -14,11 +14,11 @@ from mptexp.training.outcome import Outcome
 mpl.use("Agg")
 from mptexp.training import notebook
 
-WINDOWS = [step_times.Window(0, 1, 5.0), *(step_times.Window(i, 1, 0.1) for i in range(1, 9))]
+WINDOWS = [timed_windows.Window(0, 1, 5.0), *(timed_windows.Window(i, 1, 0.1) for i in range(1, 9))]
 EPOCHS = [
     {"epoch": i, "loss": 1 / i, "accuracy": 0.5, "val_loss": 1, "val_accuracy": 0.4} for i in (1, 2)
 ]
-OUTCOME = Outcome(Run(), {}, WINDOWS, EPOCHS, step_times.timing(WINDOWS), None, 1.0)
+OUTCOME = Outcome(Run(), {}, WINDOWS, EPOCHS, timed_windows.timing(WINDOWS), None, 1.0)
 X = np.zeros((64, 8, 8, 1), np.uint8)
 IMAGES = Images(X, np.zeros(64, int), X[:8], np.zeros(8, int), ("nought",), notes=("a note",))
 

@@ -6,7 +6,7 @@ import os
 import pytest
 from forked import python
 
-from mptexp.spec.devices import CPU_ISAS, cpuinfo
+from mptexp.host.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.run import Run
 from mptexp.training import capability, onednn
 from mptexp.training.backends import tensorflow

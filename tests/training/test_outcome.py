@@ -3,12 +3,12 @@ import math
 
 import pytest
 
-from mptexp.records import step_times
+from mptexp.records import timed_windows
 from mptexp.spec.run import Run
 from mptexp.training.outcome import Outcome
 
-WINDOWS = [step_times.Window(0, 1, 5.0), *(step_times.Window(i, 1, 0.1) for i in range(1, 9))]
-TIMING = step_times.timing(WINDOWS) | {"images_per_s": 320.0, "ended_by": "epochs"}
+WINDOWS = [timed_windows.Window(0, 1, 5.0), *(timed_windows.Window(i, 1, 0.1) for i in range(1, 9))]
+TIMING = timed_windows.timing(WINDOWS) | {"images_per_s": 320.0, "ended_by": "epochs"}
 
 
 def outcome(losses, **changes):

@@ -7,8 +7,8 @@ from typing import Literal, get_args, get_origin
 import pytest
 
 from mptexp.execution import fork_client
+from mptexp.host.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.run import Run
 from mptexp.training import capability, environment, onednn, precision
 

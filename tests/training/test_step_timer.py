@@ -17,11 +17,11 @@ from support import mptexp
 from mptexp.analysis import compare, sweep_tables
 from mptexp.api import cells
 from mptexp.diagnosis import pairs
+from mptexp.errors import ParamsError
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.pages import first_screen_html
 from mptexp.spec.backends import BACKENDS
-from mptexp.spec.errors import ParamsError
 from mptexp.training import environment, onednn, step_timer
 from mptexp.training.measure import sensors
 from mptexp.training.step_timer import StepTimer
@@ -624,7 +624,7 @@ import importlib.util
 import sys
 import numpy as np
 from mptexp import StepTimer
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 for backend in (None, "torch"):
     timer = StepTimer(batch_size=4, policy="float16", backend=backend)
     for _ in range(20):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.run import Run
 from mptexp.training import costs, models
 from mptexp.training.transformers import Attention, Normal

@@ -10,9 +10,9 @@ import pytest
 from keras import layers
 from support import noise
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.run import Run
-from mptexp.training import costs, in_force, models, user_model
+from mptexp.training import costs, effective_settings, models, user_model
 from mptexp.training import layers as own_layers
 
 OWN = """
@@ -123,7 +123,7 @@ def test_a_model_of_ones_own_is_a_model_like_any_other(policy, own, name):
     assert mixed.inputs[0].dtype == "uint8"
     found = mixed.predict(noise(), verbose=0)
     assert np.allclose(found.sum(axis=1), 1, atol=1e-5)
-    table = in_force.dtypes(mixed)
+    table = effective_settings.dtypes(mixed)
     assert table.parameters.sum() == mixed.count_params()
     assert {"Rescaling", "RandomFlip", "Dense"} <= set(table.kind)
     assert "InputLayer" not in set(table.kind.iloc[1:])

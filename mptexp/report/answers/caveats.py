@@ -15,11 +15,11 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
 from mptexp.records import schema
 from mptexp.records.schema import is_of_timer
-from mptexp.records.step_times import LEAST_WINDOWS
+from mptexp.records.timed_windows import LEAST_WINDOWS
 from mptexp.report.answers import next_commands
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.markdown import safe
-from mptexp.spec import order
+from mptexp.spec import run_order
 from mptexp.spec.run import Run
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
@@ -158,7 +158,7 @@ def _repaired(tables: Tables) -> pd.DataFrame:
     """
     runs, records = tables.ok, tables.records_by_id
     asked = [Run.model_construct(**schema.known_parameters(records[i])) for i in runs.run_id]
-    compared = pd.Series(list(map(order.comparison, asked)), runs.index, dtype=object)
+    compared = pd.Series(list(map(run_order.comparison, asked)), runs.index, dtype=object)
     return runs[compared.isin(compared[runs["flags"].map(validity.curable)])]
 
 

@@ -13,10 +13,10 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, emulated, loss_scale, memory, points, speedups, validity
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.host.devices import has_tensor_cores
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.wording import INCONCLUSIVE
 from mptexp.spec import tasks
-from mptexp.spec.devices import has_tensor_cores
 
 CONSISTENT, INCONSISTENT, UNTESTED = "consistent", "inconsistent", "not tested here"
 MIXED = "mixed_float16"

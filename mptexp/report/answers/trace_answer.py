@@ -3,13 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.foreign_traces import BOUNDS, FEWER_BITS, Comparison, Recording
-from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.report.tables.why_tables import milliseconds, percent
 from mptexp.report.text import wording
 from mptexp.traces.operations import Trace
-from mptexp.traces.steps import WHOLE
+from mptexp.traces.step_bounds import WHOLE
 
 LEAST_SHOWN = 0.0005  # of the step
 TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "unknown"}

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 
 from mptexp.diagnosis import ablations
+from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.causes import CAUSES
 from mptexp.diagnosis.foreign_traces import FEWER_BITS, SENT_IN_16_BITS, Recording
-from mptexp.diagnosis.lost_time import LEAST_SHARE
 from mptexp.traces.operations import Trace
 
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.

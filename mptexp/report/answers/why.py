@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mptexp.analysis import validity
+from mptexp.diagnosis.cause_times import LEAST_SHARE, Loss
 from mptexp.diagnosis.causes import BY_PEAK
-from mptexp.diagnosis.lost_time import LEAST_SHARE, Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
 from mptexp.report.tables.why_tables import between, gain, percent

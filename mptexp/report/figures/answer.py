@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mptexp.analysis import emulated
+from mptexp.host.terminal import visible
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
 from mptexp.report.first_screen.parts import Bar, Subject
 from mptexp.report.text import wording
-from mptexp.spec.terminal import visible
 
 # Where a chart may have ticks on both sides of no effect, the roundest first: factors, and points.
 DENSE = [m * 10.0**k for k in range(-1, 13) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mptexp.analysis import points
+from mptexp.host import imports
+from mptexp.host.terminal import visible
 from mptexp.report.text import wording
-from mptexp.spec import imports
 from mptexp.spec.policies import POLICY_ROWS
-from mptexp.spec.terminal import visible
 
 if TYPE_CHECKING:
     import seaborn as sns

@@ -10,12 +10,12 @@ import pandas as pd
 from mptexp.analysis import accuracy, scaling
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.host.devices import CPU_ISAS
 from mptexp.report.answers import quality
 from mptexp.report.first_screen import ratios
 from mptexp.report.first_screen.parts import Subject, device
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.parameter_values import in_words
-from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.policies import ARITHMETICS, POLICIES, POLICY_ROWS
 
 INSTRUCTION_SETS = (*CPU_ISAS, "default")  # each with those before it

@@ -9,12 +9,12 @@ import pandas as pd
 
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.host import files
 from mptexp.records import store
 from mptexp.report.figures import output, style
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import first_screen_html
 from mptexp.report.tables import text_tables
-from mptexp.spec import files
 
 ROUNDING = 1e-6  # relative
 TABLES = ("results", "history", "speedups")

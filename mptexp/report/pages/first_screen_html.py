@@ -10,8 +10,9 @@ import pandas as pd
 
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.diagnosis.lost_time import LEAST_SHARE
+from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.verdict import Verdict
+from mptexp.host.terminal import visible
 from mptexp.records import schema
 from mptexp.report.answers import caveats, next_commands, quality, why
 from mptexp.report.figures import all_figures, style
@@ -23,7 +24,6 @@ from mptexp.report.text import markdown, wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
-from mptexp.spec.terminal import visible
 
 REMEDIES = 2  # named in what to do
 SHOWN = 3  # sentences, and names of one kind in the line of conditions

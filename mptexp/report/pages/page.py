@@ -7,18 +7,18 @@ from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
+from mptexp.errors import Stopped
 from mptexp.execution import jupyter_kernel
 from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import outcome
+from mptexp.host import files
+from mptexp.host.project import user_cache
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured_sweep
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import data_files, first_screen_html, rendering
 from mptexp.report.tables import text_tables
-from mptexp.spec import files
-from mptexp.spec.errors import Stopped
-from mptexp.spec.project import user_cache
 
 MOST_BYTES = (
     20 * 2**20

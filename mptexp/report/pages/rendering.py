@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mptexp.host import files
 from mptexp.records import privacy
 from mptexp.report.pages import sortable
 from mptexp.report.text import glossary
-from mptexp.spec import files
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NOT_SHOWN = "remove-cell"  # tag of cells for whoever opens the notebook, not for the page

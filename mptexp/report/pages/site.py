@@ -26,8 +26,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
-from mptexp.analysis import agreement, comparability
+from mptexp.analysis import comparability, repeatability
+from mptexp.errors import ParamsError
 from mptexp.execution import directory
+from mptexp.host import files, interrupt
+from mptexp.host.project import PACKAGE, user_cache
+from mptexp.host.terminal import HALF, visible
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
@@ -37,10 +41,6 @@ from mptexp.report.figures import output
 from mptexp.report.first_screen.parts import device
 from mptexp.report.pages import first_screen_html, page, rendering
 from mptexp.report.text import wording
-from mptexp.spec import files, interrupt
-from mptexp.spec.errors import ParamsError
-from mptexp.spec.project import PACKAGE, user_cache
-from mptexp.spec.terminal import HALF, visible
 
 TITLE = "What does reduced precision buy?"
 SHARED = (1200, 630)  # pixels of the image that is shown beside a link
@@ -78,7 +78,7 @@ class Entry:
     figure: str
     files: list[str]
     findings: list[claims.Finding]
-    ratios: list[agreement.Ratio]
+    ratios: list[repeatability.Ratio]
 
 
 def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = "") -> list[str]:
@@ -359,7 +359,7 @@ def _published(target: SweepDir, proof: Path) -> Entry | None:
     findings = [
         claims.Finding(f["finding"], f["evidence"], tuple(f["runs"])) for f in entry["findings"]
     ]
-    ratios = [agreement.Ratio(**ratio) for ratio in entry["ratios"]]
+    ratios = [repeatability.Ratio(**ratio) for ratio in entry["ratios"]]
     read = {"answer": Markup(entry["answer"]), "findings": findings, "ratios": ratios}
     return Entry(**entry | read)
 
@@ -453,7 +453,7 @@ def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]
         findings=[]
         if caveats.doubts(tables, "accuracy")
         else [finding for _, finding in claims.table(tables)],
-        ratios=agreement.ratios(tables),
+        ratios=repeatability.ratios(tables),
     )
 
 
@@ -511,7 +511,7 @@ def _index(entries: Sequence[Entry], address: str) -> str:
 
 def _repeated(entries: Sequence[Entry]) -> list[dict[str, str]]:
     """Every two reports of which each holds a comparison of the other, and what is said of it."""
-    shared = agreement.repetitions({entry.name: entry.ratios for entry in entries})
+    shared = repeatability.repetitions({entry.name: entry.ratios for entry in entries})
     return [
         {"first": one.first, "second": one.second, "sentence": repetitions.sentence(one)}
         for one in shared

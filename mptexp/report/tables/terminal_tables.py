@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from mptexp.host.terminal import plain
 from mptexp.records.schema import FINAL
-from mptexp.spec.terminal import plain
 
 if TYPE_CHECKING:
     import pandas as pd

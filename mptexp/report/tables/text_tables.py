@@ -11,10 +11,10 @@ from great_tables import GT, html
 
 from mptexp.analysis import accuracy, memory, points, speedups, summary, validity
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.host.terminal import visible
 from mptexp.records.schema import FITTED
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK, SENSORS, without_blanks
-from mptexp.spec.terminal import visible
 
 ROWS = 200  # of a table in a report: more are a file, not a table
 FEW_LATENCIES = 300  # fewer have no 99th percentile: not three of them lie above it

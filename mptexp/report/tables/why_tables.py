@@ -10,9 +10,9 @@ from mptexp.analysis import published
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import breakdown, kernel_arithmetic, roofline
 from mptexp.diagnosis.ablations import Ablation
+from mptexp.diagnosis.cause_times import Loss
 from mptexp.diagnosis.causes import BREAKDOWN
 from mptexp.diagnosis.effects import SPEEDUP, Effect
-from mptexp.diagnosis.lost_time import Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.tables import valid_peak
 from mptexp.report.text import wording

@@ -11,10 +11,10 @@ import pandas as pd
 from mptexp.analysis import validity
 from mptexp.analysis.contrast import FEWEST, Contrast, repeats_to_halve
 from mptexp.analysis.points import POINT
+from mptexp.host.terminal import visible
 from mptexp.report.text.parameter_values import compiled_in_words, in_words, setting_in_words
 from mptexp.spec.backends import LABELS as BACKENDS
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
-from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"

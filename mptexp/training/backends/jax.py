@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mptexp.spec import imports
+from mptexp.host import imports
 from mptexp.spec.names import TRANSFORMERS
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run

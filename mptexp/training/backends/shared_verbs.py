@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mptexp.spec import imports
+from mptexp.host import imports
 
 if TYPE_CHECKING:
     import keras

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mptexp.spec import imports
+from mptexp.host import imports
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -27,7 +27,7 @@ INSTALL = "pip install tensorflow"
 INSTALL_FOR_GPU = "pip install 'tensorflow[and-cuda]>=2.21,<2.22'"
 ONEDNN_PROGRAM = """
 import gc, sys
-gc.disable()  # see spec.imports.uncollected
+gc.disable()  # see host.imports.uncollected
 import tensorflow as tf
 gc.freeze()
 

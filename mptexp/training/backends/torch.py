@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mptexp.spec import imports
+from mptexp.host import imports
 from mptexp.spec.run import Run
-from mptexp.traces import host, kineto
+from mptexp.traces import kineto, launching_layers
 from mptexp.training import capability
 from mptexp.training.backends import shared_verbs
 from mptexp.training.backends.shared_verbs import Node
@@ -318,7 +318,9 @@ def start_trace(folder: Path) -> None:
     """Layers, the optimizer and the loss get ranges of their own, as PyTorch gives its modules."""
     _tracing.enter_context(_ranges(keras.layers.Layer, "__call__", _module))
     _tracing.enter_context(_ranges(keras.optimizers.Optimizer, "apply", lambda _: kineto.OWN_STEP))
-    _tracing.enter_context(_ranges(keras.Model, "compute_loss", lambda _: host.OWN_LOSS))
+    _tracing.enter_context(
+        _ranges(keras.Model, "compute_loss", lambda _: launching_layers.OWN_LOSS)
+    )
     # Without acc_events it warns that it clears events between cycles, of which there is one here.
     profiler = torch.profiler.profile(acc_events=True)
     _tracing.callback(lambda: profiler.export_chrome_trace(str(folder / kineto.OWN_FILE)))
@@ -327,7 +329,7 @@ def start_trace(folder: Path) -> None:
 
 
 def _module(layer: "keras.layers.Layer") -> str:
-    return f"{host.MODULE}{layer.name}"
+    return f"{launching_layers.MODULE}{layer.name}"
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mptexp.host.terminal import visible
 from mptexp.records import store
-from mptexp.spec.terminal import visible
 from mptexp.training.data import decoding
 from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import DataError, Example, Source, cache_dir, digest, some

@@ -11,7 +11,7 @@ from PIL import Image
 
 from mptexp.spec import names, tasks
 from mptexp.spec.run import Run
-from mptexp.training.data import cache, decoding, folders, idx, tfds
+from mptexp.training.data import cache, decoding, idx, image_folders, tfds
 from mptexp.training.data.sources import DataError, Source, digest, some
 
 DIGITS = Path(__file__).with_name("digits.npz")
@@ -145,7 +145,7 @@ def at_a_glance(run: Run) -> tuple[tuple[int, ...], int] | None:
         images = load(run)
         return images.shape, len(images.classes)
     if run.dataset.startswith("folder:"):
-        classes = folders.classes(run.dataset)
+        classes = image_folders.classes(run.dataset)
         channels = decoding.CHANNELS.get(run.color_mode, 3)
         return (run.image_size, run.image_size, channels), len(classes)
     tfds.builder(run.dataset)
@@ -154,7 +154,7 @@ def at_a_glance(run: Run) -> tuple[tuple[int, ...], int] | None:
 
 def _source(run: Run) -> Source:
     if run.dataset.startswith("folder:"):
-        return folders.source(run.dataset, run.validation_split)
+        return image_folders.source(run.dataset, run.validation_split)
     return tfds.source(tfds.builder(run.dataset), run.validation_split)
 
 

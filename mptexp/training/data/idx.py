@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mptexp.training.data import folders
+from mptexp.training.data import image_folders
 from mptexp.training.data.sources import DataError
 
 PARTS = {"train": "train", "val": "t10k"}
@@ -38,7 +38,7 @@ def read(dataset: str) -> dict[str, Part]:
     Raises:
         DataError: where a file is absent or damaged, or the four do not fit together.
     """
-    root = folders.path_of(dataset)
+    root = image_folders.path_of(dataset)
     parts = {part: _part(root, stem, dataset) for part, stem in PARTS.items()}
     train, val = parts["train"], parts["val"]
     if train.x.shape[1:] != val.x.shape[1:]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mptexp.spec import imports
+from mptexp.host import imports
 from mptexp.spec.run import Run
 from mptexp.training.data import decoding
 from mptexp.training.data.datasets import Images

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.spec.errors import UserError
-from mptexp.spec.project import user_cache
-from mptexp.spec.terminal import visible
+from mptexp.errors import UserError
+from mptexp.host.project import user_cache
+from mptexp.host.terminal import visible
 from mptexp.training.data.decoding import Broken
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.spec import dataset_paths, feasible, file_trees
-from mptexp.spec import files as disk
-from mptexp.spec.project import here
+from mptexp.host import files as disk
+from mptexp.host.project import here
+from mptexp.host.terminal import visible
+from mptexp.spec import data_folders, dataset_paths, feasible
 from mptexp.spec.run import Run
-from mptexp.spec.terminal import visible
 from mptexp.training.data import cache
 from mptexp.training.data.datasets import Images
 from mptexp.training.data.sources import DataError, digest, notes
@@ -158,9 +158,9 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     if not root.is_dir():
         return [root], ()
-    left_out: file_trees.LeftOut = {"no texts by their names": []}
+    left_out: data_folders.LeftOut = {"no texts by their names": []}
     texts = []
-    for path in sorted(map(Path, file_trees.below(root, left_out))):
+    for path in sorted(map(Path, data_folders.below(root, left_out))):
         known = path.suffix.lower() in SUFFIXES
         (texts if known else left_out["no texts by their names"]).append(path)
     if not texts:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec import imports
-from mptexp.spec.project import here
+from mptexp.host import imports
+from mptexp.host.project import here
 from mptexp.training.data.sources import DataError, Example, Source, data_dir, stratified
 
 

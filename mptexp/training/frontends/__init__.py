@@ -31,7 +31,7 @@ class Trainer(Protocol):
     model: "keras.Model"
 
     def settings(self) -> dict[str, Any]:
-        """What it sets itself of `in_force.effective`'s keys; nothing where Keras does."""
+        """What it sets itself of `effective_settings`' keys; nothing where Keras does."""
 
     def products(self) -> list[tuple[str, float]]:
         """Type and FLOPs of every product of a step, from its program; see Backend.products.

@@ -15,9 +15,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from mptexp.host.project import keyed
 from mptexp.records import store
 from mptexp.spec.policies import POLICY_ROWS
-from mptexp.spec.project import keyed
 from mptexp.spec.run import Run
 from mptexp.training import backends, costs
 from mptexp.training.data import sources

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from mptexp.records import step_times
+from mptexp.records import timed_windows
 from mptexp.records.instruments import QUIET, Check, check, not_here
 from mptexp.records.interference import OTHERS_MATTER
 from mptexp.spec.run import Run
@@ -114,7 +114,7 @@ def _clocked(model: Any) -> float:
 
     timed = step_clock.StepClock(backends.current().synchronize)
     model.predict(np.ones((STEPS, 1), "float32"), batch_size=1, callbacks=[timed], verbose=0)
-    return float(step_times.timing(timed.windows)["step_s"])
+    return float(timed_windows.timing(timed.windows)["step_s"])
 
 
 def _seconds(function: Callable[[], Any]) -> float:

@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from mptexp.records import step_times
-from mptexp.spec.project import child_environment
+from mptexp.host.project import child_environment
+from mptexp.records import timed_windows
 from mptexp.spec.run import Run
 from mptexp.traces import kineto, xplane
 from mptexp.traces.xla_names import LAYER
@@ -73,7 +73,7 @@ class Capture(keras.callbacks.Callback):
     def _fits(self, batch: int) -> bool:
         """Whether the steps to trace lie within this epoch; decides how many they are."""
         epoch = (self.params.get("steps") or 0) - 1
-        usual = step_times.timing(self.clock.windows)["step_s"]
+        usual = timed_windows.timing(self.clock.windows)["step_s"]
         wanted = min(MOST_STEPS, max(LEAST_STEPS, round(TRACED_S / usual)), epoch)
         every = self.run.steps_per_execution
         self.steps = max(wanted // every, 1) * every
@@ -147,7 +147,7 @@ def captured(
             return {"missing": "the training ended before steps could be traced"}, b""
         own = folder / kineto.OWN_FILE
         if own.exists():
-            timed_s = step_times.timing(clock.windows)["step_s"]
+            timed_s = timed_windows.timing(clock.windows)["step_s"]
             return kineto.read_own(own, adding).profile(timed_s), b""
         how = _how(run, model)
         how |= {"loss_layers": sorted(adding), "sums": arithmetic.sums(nodes)}
@@ -164,7 +164,7 @@ def captured(
         except Exception as error:  # xprof fails in ways of its own; the timings are good
             why = f"xprof could not read the trace, which was kept: {error}"
             return {"missing": why, "trace": how, **wide}, xplane.pack(file)
-    return trace.profile(step_times.timing(clock.windows)["step_s"]) | wide, b""
+    return trace.profile(timed_windows.timing(clock.windows)["step_s"]) | wide, b""
 
 
 def _how(run: Run, model: keras.Model) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pynvml
 
+from mptexp.host import control_groups
+from mptexp.host.devices import nvidia_handle, nvidia_handles
 from mptexp.records.interference import OTHERS_MATTER
-from mptexp.spec import control_groups
-from mptexp.spec.devices import nvidia_handle, nvidia_handles
 from mptexp.training import backends, machine_state
 
 INTERVAL_S = 0.25

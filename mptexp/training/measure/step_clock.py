@@ -1,4 +1,4 @@
-"""The step clock: windows of steps, whose figures are made in `records.step_times`.
+"""The step clock: windows of steps, whose figures are made in `records.timed_windows`.
 
 The clock hooks `on_train_batch_begin` alone. Under JAX a callback that overrides
 `on_train_batch_end` makes Keras fetch the logs of every step, which waits for the device and so
@@ -11,8 +11,8 @@ from typing import Protocol
 
 import keras
 
-from mptexp.records import step_times
-from mptexp.records.step_times import LEAST_WINDOWS, Window
+from mptexp.records import timed_windows
+from mptexp.records.timed_windows import LEAST_WINDOWS, Window
 from mptexp.spec import tasks
 
 WINDOW_S = 0.2  # a window is long against one synchronization, short against a run
@@ -121,8 +121,8 @@ class StepClock(keras.callbacks.Callback):
             self._size *= 2
         if self.target_ci and len(self.windows) >= self._next_look:
             self._next_look = len(self.windows) * 1.05  # a look takes time that grows with them
-            steady = self.windows[step_times.warmup_windows(self.windows) :]
-            if step_times.relative_ci(steady) <= self.target_ci:
+            steady = self.windows[timed_windows.warmup_windows(self.windows) :]
+            if timed_windows.relative_ci(steady) <= self.target_ci:
                 self._end("target_ci")
 
     def _end(self, reason: str) -> None:
@@ -140,7 +140,7 @@ class StepClock(keras.callbacks.Callback):
     def timed(self) -> list[tuple[float, float]]:
         """When the windows that count began and ended, seconds of `time.perf_counter`."""
         pairs = list(zip(self.opened, self.windows, strict=True))
-        steady = pairs[step_times.warmup_windows(self.windows) :]
+        steady = pairs[timed_windows.warmup_windows(self.windows) :]
         return [(opened, opened + window.seconds) for opened, window in steady]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:

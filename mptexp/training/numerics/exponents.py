@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.number_formats import FORMATS
 from mptexp.training import backends
 from mptexp.training.numerics import gradients

@@ -14,7 +14,7 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.spec import imports
+from mptexp.host import imports
 from mptexp.spec.number_formats import FORMATS, Float, Format
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -8,7 +8,7 @@ from support import PROJECT, mptexp
 
 from mptexp import api
 from mptexp.analysis import validity
-from mptexp.records import instruments, interference, schema, step_times, store
+from mptexp.records import instruments, interference, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, measured_sweep
 from mptexp.report.answers import caveats, next_commands
@@ -108,7 +108,7 @@ PLANTED = {
         utilization_frac=0.95 if block else 0.58
     ),
     "unequal steps": lambda made, block: made.update(
-        marks=[f"{step_times.UNEQUAL_STEPS}: on average they take 1.46 times their median"]
+        marks=[f"{timed_windows.UNEQUAL_STEPS}: on average they take 1.46 times their median"]
     ),
     "too few windows": lambda made, block: made["timing"].update(step_ci=None),
     **{

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mptexp.analysis.agreement import Ratio, Repetition
+from mptexp.analysis.repeatability import Ratio, Repetition
 from mptexp.report.answers import repetitions
 from mptexp.spec.run import defaults
 

@@ -16,13 +16,13 @@ from builders import record, written_sweep
 from support import PATIENCE_S, PROJECT, mptexp, started, until
 
 from mptexp.analysis import points, sweep_tables
+from mptexp.errors import Stopped
 from mptexp.records import schema, store
 from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep
 from mptexp.report.pages import page as report
 from mptexp.report.pages import sortable
-from mptexp.spec.errors import Stopped
 from mptexp.spec.run import Run
 
 

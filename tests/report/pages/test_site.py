@@ -15,13 +15,13 @@ from hostile import PIECES, notebook, sweep_of
 from PIL import Image
 from support import PROJECT, heeding_permissions, mptexp, small_disk
 
-from mptexp.analysis import agreement, sweep_tables
+from mptexp.analysis import repeatability, sweep_tables
+from mptexp.errors import ParamsError
 from mptexp.execution import directory
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.pages import site as publish
 from mptexp.report.pages import sortable
-from mptexp.spec.errors import ParamsError
 
 URL = "https://example.org/some/place"
 REPORT = PROJECT / "notebooks/report.py"
@@ -555,7 +555,9 @@ WORK = json.dumps(record()["parameters"] | {"jit": False})
 
 
 def entry(name, speedup):
-    ratio = agreement.Ratio(WORK, "", "float32", "float8", speedup, speedup - 0.3, speedup + 0.3)
+    ratio = repeatability.Ratio(
+        WORK, "", "float32", "float8", speedup, speedup - 0.3, speedup + 0.3
+    )
     words = dict.fromkeys(("title", "question", "devices", "measured", "ended_at", "runs"), "")
     shown = {"answer": "", "figure": "", "files": [], "findings": [], "ratios": [ratio]}
     return publish.Entry(name, quote(name), **shown, **words)

@@ -12,7 +12,7 @@ import pytest
 from forked import python
 from support import mptexp
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.spec.params import read
 from mptexp.spec.run import Run
 from mptexp.training import precision
@@ -31,7 +31,7 @@ asked |= json.loads(sys.argv[1])
 run = Run(**asked)
 device = training.use(run)
 own = backend(run.backend)
-from mptexp.training.in_force import effective
+from mptexp.training.effective_settings import effective
 from mptexp.training.measure import step_clock
 from mptexp.training.record import record
 losses = []

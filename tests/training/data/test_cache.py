@@ -12,17 +12,17 @@ import pytest
 from support import until
 from support import write_images as write
 
-from mptexp.training.data import cache, decoding, folders
+from mptexp.training.data import cache, decoding, image_folders
 from mptexp.training.data.sources import DataError, cache_dir
 
 
 def prepare(root, size=16, color="rgb", on_broken="skip"):
-    return cache.prepare(folders.source(f"folder:{root}", 0.2), size, color, on_broken)
+    return cache.prepare(image_folders.source(f"folder:{root}", 0.2), size, color, on_broken)
 
 
 def test_prepared_images_are_the_decoded_ones(tree):
     made = prepare(tree)
-    source = folders.source(f"folder:{tree}", 0.2)
+    source = image_folders.source(f"folder:{tree}", 0.2)
     for part, n in (("train", 24), ("val", 6)):
         stored = made.images(part)
         assert (len(stored), stored.shape) == (n, (n, 16, 16, 3))
@@ -184,8 +184,8 @@ PROGRAM = """
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from mptexp.training.data import folders, cache
-cache.prepare(folders.source("folder:" + sys.argv[1], 0.2), 512, "rgb", "skip")
+from mptexp.training.data import cache, image_folders
+cache.prepare(image_folders.source("folder:" + sys.argv[1], 0.2), 512, "rgb", "skip")
 """
 
 
@@ -271,7 +271,7 @@ def test_data_without_a_readable_image_to_validate_with_is_refused(tmp_path, mon
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_made(tree):
-    source = folders.source(f"folder:{tree}", 0.2)
+    source = image_folders.source(f"folder:{tree}", 0.2)
     source.counts["train"] = 10**13
     with pytest.raises(DataError, match=r"preparing it takes .* GB in .* GB free; make room"):
         cache.prepare(source, 64, "rgb", "skip")
@@ -280,7 +280,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_made(tree):
 
 def test_a_cache_that_cannot_be_written_is_refused_in_a_sentence(tree, monkeypatch):
     (tree.parent / "file").write_text("")
-    source = folders.source(f"folder:{tree}", 0.2)
+    source = image_folders.source(f"folder:{tree}", 0.2)
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tree.parent / "file"))
     with pytest.raises(DataError, match=r"cannot be prepared in .*name another place with"):
         cache.prepare(source, 16, "rgb", "skip")

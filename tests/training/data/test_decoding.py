@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptexp.spec import file_trees
+from mptexp.spec import data_folders
 from mptexp.training.data import decoding
 from mptexp.training.data.decoding import Broken
 
@@ -163,7 +163,7 @@ def test_another_tag_of_a_wrong_type_leaves_a_photo_whole(tag):
     assert array.shape == (24, 16, 3)
 
 
-@pytest.mark.parametrize("suffix", file_trees.IMAGES)
+@pytest.mark.parametrize("suffix", data_folders.IMAGES)
 def test_every_kind_that_a_name_may_say_is_read(suffix, tmp_path):
     Image.new("RGB", (20, 10), RED).save(tmp_path / f"image{suffix}")
     array = decoding.decode((tmp_path / f"image{suffix}").read_bytes(), "rgb", 8)

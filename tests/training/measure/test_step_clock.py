@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from forked import python
 
-from mptexp.records import step_times
+from mptexp.records import timed_windows
 from mptexp.training.backends import backend
 from mptexp.training.measure import step_clock
 from mptexp.training.measure.step_clock import StepClock
@@ -68,7 +68,7 @@ def test_a_step_of_a_known_time_is_read_as_such(fit):
     # Validation takes as long again: counted in, as in Keras's own ms/step, it would double this.
     clock, device = fit(0.05, steps=30, epochs=1)
     assert device.steps == 2 * 30
-    assert step_times.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
+    assert timed_windows.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
     for window, opened in zip(clock.windows, clock.opened, strict=True):
         assert opened == pytest.approx(100 + 0.05 * window.first_step, **EXACTLY)
         assert window.seconds == pytest.approx(0.05 * window.steps, **EXACTLY)
@@ -76,7 +76,7 @@ def test_a_step_of_a_known_time_is_read_as_such(fit):
 
 def test_several_steps_in_one_call_are_read_as_steps(fit):
     clock, _ = fit(0.02, steps=42, epochs=2, per_call=4)
-    assert step_times.timing(clock.windows)["step_s"] == pytest.approx(0.02, **EXACTLY)
+    assert timed_windows.timing(clock.windows)["step_s"] == pytest.approx(0.02, **EXACTLY)
     assert {w.first_step % 4 for w in clock.windows if w.first_step < 42} == {0}
     # The last call of an epoch, of two steps, belongs to no window.
     assert sum(w.steps for w in clock.windows) == 2 * 40
@@ -143,7 +143,7 @@ def test_a_batch_of_a_known_time_is_read_as_such_by_predict(monkeypatch):
     model = keras.Sequential([keras.layers.Input((4,)), device, keras.layers.Dense(1)])
     clock = StepClock(backend("tensorflow").synchronize)
     model.predict(np.ones((240, 4), "float32"), batch_size=8, callbacks=[clock], verbose=0)
-    assert step_times.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
+    assert timed_windows.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
 
 
 def test_windows_grow_to_their_length_and_do_not_outgrow_it(fit):
@@ -158,7 +158,7 @@ def test_a_run_ends_once_its_median_is_certain(fit):
     assert clock.ended_by == "target_ci"
     assert len(clock.windows) > 10
     assert device.steps < 2 * 800
-    assert step_times.timing(clock.windows)["step_ci"] <= 0.03
+    assert timed_windows.timing(clock.windows)["step_ci"] <= 0.03
 
 
 def test_a_run_ends_after_the_most_steps_it_may_take(fit):

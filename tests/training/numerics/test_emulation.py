@@ -15,7 +15,7 @@ from support import passes_under
 
 from mptexp.spec.number_formats import Fixed
 from mptexp.spec.run import Run
-from mptexp.training import backends, costs, in_force, models, precision
+from mptexp.training import backends, costs, effective_settings, models, precision
 from mptexp.training.capability import SettingNotApplied
 from mptexp.training.numerics import emulation, gradients
 
@@ -119,7 +119,7 @@ def test_without_a_format_a_run_is_as_ever():
     assert np.array_equal(given(plain, x), given(same, x))
     assert models.fingerprint(plain) == models.fingerprint(same)
     assert costs.table(plain).equals(costs.table(same))
-    assert in_force.dtypes(plain)[1:].equals(in_force.dtypes(same)[1:])
+    assert effective_settings.dtypes(plain)[1:].equals(effective_settings.dtypes(same)[1:])
 
 
 # --- dynamic fixed point -------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_what_is_in_force_is_read_from_the_model():
     plain = models.build(small(), SHAPE, 10)
     precision.compile_model(plain, small())
     with pytest.raises(SettingNotApplied, match="propagation is policy, but the run asked for"):
-        in_force.effective(plain, small(propagation="<4,8>"), where)
+        effective_settings.effective(plain, small(propagation="<4,8>"), where)
     outside = keras.layers.Dense(10)(made.outputs[0])
     mixed = keras.Model(made.inputs, outside)
     mixed.compile("adam")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from forked import python
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 from mptexp.training.numerics import exponents
 
 PROGRAM = """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from typing import Any
 
-from mptexp.spec.project import PACKAGE
+from mptexp.host.project import PACKAGE
 
 
 @contextmanager

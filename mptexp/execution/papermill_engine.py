@@ -6,7 +6,7 @@ from nbclient.exceptions import DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
-from mptexp.spec.project import child_environment
+from mptexp.host.project import child_environment
 
 NAME = "mptexp"
 OVERHEAD, NEW_LINE = 150, 10  # characters that the file needs beside each output and each line

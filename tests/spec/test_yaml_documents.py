@@ -7,7 +7,7 @@ import pytest
 from fuzz import answering
 from ruamel.yaml.error import YAMLError
 
-from mptexp.spec import documents
+from mptexp.spec import yaml_documents
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,16 @@ from mptexp.spec import documents
 )
 def test_what_is_no_plain_document_is_refused_in_a_sentence(text, problem):
     with pytest.raises(YAMLError) as caught:
-        documents.load(text)
+        yaml_documents.load(text)
     assert problem in caught.value.problem
 
 
 @pytest.mark.parametrize("unit", ["1,", "[],", "{a: 1},", "&a 1,"])
 def test_a_file_of_many_values_is_refused_before_they_are_made(unit, monkeypatch):
-    monkeypatch.setattr(documents, "MOST_VALUES", 5_000)  # at ten times as many, half a minute
+    monkeypatch.setattr(yaml_documents, "MOST_VALUES", 5_000)  # at ten times as many, half a minute
     text = f"a: [\n{unit * (1_000_000 // len(unit))}]"
     with answering(), pytest.raises(YAMLError) as caught:
-        documents.load(text)
+        yaml_documents.load(text)
     assert caught.value.problem == "more than 5,000 keys and values"
     assert caught.value.problem_mark.line == 1
 
@@ -60,46 +60,54 @@ def test_a_file_of_many_values_is_refused_before_they_are_made(unit, monkeypatch
     ],
 )
 def test_a_plain_word_is_the_whole_text_and_all_else_is_yaml(text, value):
-    assert documents.plain(documents.word(text)) == value
+    assert yaml_documents.plain(yaml_documents.word(text)) == value
 
 
 def test_a_file_of_yaml_1_1_is_read_without_a_warning(recwarn):
     text = "%YAML 1.1\n---\nlearning_rate: 1e-3\n"
-    assert documents.content(text) == {"learning_rate": 0.001}
+    assert yaml_documents.content(text) == {"learning_rate": 0.001}
     assert not recwarn.list
 
 
 def test_an_anchor_may_be_given_again():
-    assert documents.plain(documents.load("a: &x 1\nb: &x 2\nc: *x\n")) == {"a": 1, "b": 2, "c": 2}
+    assert yaml_documents.plain(yaml_documents.load("a: &x 1\nb: &x 2\nc: *x\n")) == {
+        "a": 1,
+        "b": 2,
+        "c": 2,
+    }
 
 
 def test_the_line_of_a_wrong_tag_is_known():
     with pytest.raises(YAMLError) as caught:
-        documents.load("a: 1\nb:\n  c: !!bool x\n")
+        yaml_documents.load("a: 1\nb:\n  c: !!bool x\n")
     assert caught.value.problem_mark.line == 2
 
 
 def test_a_refusal_knows_its_line():
     with pytest.raises(YAMLError) as caught:
-        documents.load("a: 1\nb:\n  c: 2024-01-01\n")
+        yaml_documents.load("a: 1\nb:\n  c: 2024-01-01\n")
     assert caught.value.problem_mark.line == 2
 
 
 def test_a_document_is_plain_and_written_as_it_was():
     text = "a: &x {b: 1.50, 'c': [true, null]} # why\nd: {<<: *x, e: 'é'}\n"
-    document = documents.load(text)
-    assert documents.plain(document) == {
+    document = yaml_documents.load(text)
+    assert yaml_documents.plain(document) == {
         "a": {"b": 1.5, "c": [True, None]},
         "d": {"b": 1.5, "c": [True, None], "e": "é"},
     }
-    assert documents.dump(document) == text
+    assert yaml_documents.dump(document) == text
 
 
 def test_what_a_cell_gives_is_native():
     given = {"a": np.float32(0.5), "b": (Path("x"), {2, 1}), "c": [np.array([[True]]), None, "é"]}
-    assert documents.native(given) == {"a": 0.5, "b": ["x", [1, 2]], "c": [[[True]], None, "é"]}
+    assert yaml_documents.native(given) == {
+        "a": 0.5,
+        "b": ["x", [1, 2]],
+        "c": [[[True]], None, "é"],
+    }
     strange = object()
-    assert documents.native(strange) is strange
+    assert yaml_documents.native(strange) is strange
 
 
 @pytest.mark.parametrize(
@@ -118,4 +126,4 @@ def test_what_a_cell_gives_is_native():
     ],
 )
 def test_no_path_of_several_parts_is_published(text, left):
-    assert documents.published(text) == (text if left is None else left)
+    assert yaml_documents.published(text) == (text if left is None else left)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptexp.spec import control_groups
+from mptexp.host import control_groups
 
 GROUPS = "sys/fs/cgroup"
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec.errors import UserError
+from mptexp.errors import UserError
 
 # What oneDNN's ONEDNN_MAX_CPU_ISA takes, in lower case, and the flag of the CPU each one needs.
 CPU_ISAS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mptexp.spec import files
+from mptexp.host import files
 
 
 @pytest.mark.parametrize(

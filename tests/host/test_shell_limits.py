@@ -17,7 +17,7 @@ def under(limit, soft, hard, *words):
 
 def test_few_open_files_are_widened_to_what_is_allowed():
     widened = (
-        "import resource; from mptexp.spec import shell_limits; shell_limits.widen();"
+        "import resource; from mptexp.host import shell_limits; shell_limits.widen();"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024, shell_limits.tight())"
     )
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mptexp.host import files
+from mptexp.host.terminal import visible
 from mptexp.records import store
-from mptexp.spec import dataset_paths, file_trees, files
-from mptexp.spec.terminal import visible
+from mptexp.spec import data_folders, dataset_paths
 from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import (
     DataError,
@@ -114,7 +115,7 @@ def path_of(dataset: str) -> Path:
         what = "is a file" if any(p.is_file() for p in found) else "does not exist"
         holds = HOLDS[dataset.partition(":")[0]]
         raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {holds}")
-    if not file_trees.may_be_read(folder):
+    if not data_folders.may_be_read(folder):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     return folder
 
@@ -125,23 +126,23 @@ Listing = tuple[list[str], list[int]]
 def _parts(root: Path, dataset: str) -> tuple[Path, Path | None]:
     """The folders of training and of validation classes; None where there is no split."""
     try:
-        return file_trees.parts(root)
+        return data_folders.parts(root)
     except ValueError as error:
         raise DataError(f"dataset {dataset}: {error}{_closed(root, [root])}") from None
 
 
 def _closed(root: Path, places: Iterable[Path]) -> str:
     """Which folders in some places may not be read, to end a message whose reason they may be."""
-    left_out: file_trees.LeftOut = {file_trees.CLOSED: []}
+    left_out: data_folders.LeftOut = {data_folders.CLOSED: []}
     for place in places:
-        list(file_trees.below(place, left_out))
-    said = notes(root, {file_trees.CLOSED: left_out[file_trees.CLOSED]})
+        list(data_folders.below(place, left_out))
+    said = notes(root, {data_folders.CLOSED: left_out[data_folders.CLOSED]})
     return "".join(f"; {note}" for note in said)
 
 
 def _like_parts(classes: Iterable[str]) -> list[str]:
     """Which classes may be parts by their names, as a sentence."""
-    found = file_trees.like_parts(classes)
+    found = data_folders.like_parts(classes)
     return [f"taken as classes, though parts may be called so: {some(found)}"] if found else []
 
 
@@ -154,7 +155,7 @@ def _by_class(part: Path, dataset: str) -> tuple[dict[str, list[str]], list[Path
         there = f"only the class {next(iter(full))}" if full else "no class folder with images"
         raise DataError(
             f"dataset {dataset}: {part.name} has {there}; a classifier needs two or more folders, "
-            f"each with images ({', '.join(file_trees.IMAGES)}){_closed(part, empty)}"
+            f"each with images ({', '.join(data_folders.IMAGES)}){_closed(part, empty)}"
         )
     return full, empty
 
@@ -167,15 +168,15 @@ def _class_folders(part: Path, dataset: str) -> dict[str, list[str]]:
             and figures are.
     """
     try:
-        every = file_trees.folders(part)
+        every = data_folders.folders(part)
     except PermissionError:
         raise DataError(f"dataset {dataset}: {part.name} may not be read by this user") from None
-    if odd := [visible(p.name) for p in every if not file_trees.is_utf8(p.name)]:
+    if odd := [visible(p.name) for p in every if not data_folders.is_utf8(p.name)]:
         raise DataError(
             f"dataset {dataset}: {part.name} has a class whose name is not UTF-8: {some(odd)}; "
             "rename the folder"
         )
-    return {path.name: file_trees.in_order(file_trees.images(path)) for path in every}
+    return {path.name: data_folders.in_order(data_folders.images(path)) for path in every}
 
 
 def _listing(by_label: Iterable[list[str]]) -> Listing:
@@ -207,22 +208,22 @@ def _notes(
     root: Path, parts: Sequence[Path], empty: list[Path], used: Collection[str]
 ) -> list[str]:
     """What lies in a folder and is no image of the dataset, by the reason."""
-    entered = {folder for part in parts for folder in (part, *file_trees.folders(part))} - {root}
+    entered = {folder for part in parts for folder in (part, *data_folders.folders(part))} - {root}
     linked = [folder for folder in entered if folder.is_symlink()]
-    refused: file_trees.LeftOut = {}
-    files = [path for place in (root, *linked) for path in file_trees.below(place, refused)]
-    unreadable = {path for why in refused if why != file_trees.LINKS for path in refused[why]}
+    refused: data_folders.LeftOut = {}
+    files = [path for place in (root, *linked) for path in data_folders.below(place, refused)]
+    unreadable = {path for why in refused if why != data_folders.LINKS for path in refused[why]}
     others = [path for path in files if path not in used]
-    images = [path for path in others if file_trees.is_image(path)]
-    named = [Path(path) for path in others if not file_trees.is_image(path)]
+    images = [path for path in others if data_folders.is_image(path)]
+    named = [Path(path) for path in others if not data_folders.is_image(path)]
     gone = [path for path in named if path.is_symlink() and not path.exists()]
     left_out = {
         "class folders without images": [path for path in empty if path not in unreadable],
         "no images by their names": [path for path in named if path not in gone],
         "links to nothing": gone,
         **refused,
-        file_trees.LINKS: [
-            path for path in refused.get(file_trees.LINKS, []) if path not in linked
+        data_folders.LINKS: [
+            path for path in refused.get(data_folders.LINKS, []) if path not in linked
         ],
     }
     within = Counter(map(os.path.dirname, images))

@@ -3,7 +3,7 @@ import json
 import pytest
 from nbclient.exceptions import DeadKernelError
 
-from mptexp.execution import engine, jupyter_kernel
+from mptexp.execution import jupyter_kernel, papermill_engine
 from mptexp.execution.scratch import scratch_folder
 
 SCRIPT = """\
@@ -27,7 +27,7 @@ def executed(folder, code):
 
 
 def test_output_beyond_a_limit_is_left_out_and_the_notebook_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine._Client, "left", 2_000)
+    monkeypatch.setattr(papermill_engine._Client, "left", 2_000)
     code = (
         "import sys\nfor k in range(9): print(k, '.' * 900); sys.stdout.flush()\nopen('end', 'w')"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support import ONE_GPU, nvml_library
 
-from mptexp.spec import devices
-from mptexp.spec.devices import local_device, local_devices, same_model
+from mptexp.host import devices
+from mptexp.host.devices import local_device, local_devices, same_model
 
 
 def test_no_visible_gpu_means_the_cpu(monkeypatch):
@@ -143,7 +143,7 @@ int nvmlDeviceGetHandleByUUID(const char *u, void **h) { *h = (void *)2; return 
 """
 )
 FIRST = (
-    "import pynvml; from mptexp.spec import devices; first = devices.nvidia_handle();"
+    "import pynvml; from mptexp.host import devices; first = devices.nvidia_handle();"
     "print(first and pynvml.nvmlDeviceGetName(first), len(devices.local_devices()))"
 )
 

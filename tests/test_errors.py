@@ -1,4 +1,4 @@
-from mptexp.spec.errors import ParamsError, UserError
+from mptexp.errors import ParamsError, UserError
 
 
 def test_a_cell_shows_the_message_alone():

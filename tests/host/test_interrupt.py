@@ -15,7 +15,7 @@ main()
 """
 LOST = """
 import os, signal, time
-from mptexp.spec import interrupt
+from mptexp.host import interrupt
 class Lost:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
@@ -32,7 +32,7 @@ interrupt.check()
 """
 IN_A_STRING = """
 import os, signal, sys
-from mptexp.spec import interrupt
+from mptexp.host import interrupt
 interrupt.listen()
 try:
     exec("os.kill(os.getpid(), signal.SIGINT)")
@@ -42,7 +42,7 @@ except KeyboardInterrupt:
 """
 IGNORED = """
 import os, signal
-from mptexp.spec import interrupt
+from mptexp.host import interrupt
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 interrupt.listen()
 os.kill(os.getpid(), signal.SIGHUP)

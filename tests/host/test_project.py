@@ -5,11 +5,11 @@ import shutil
 import subprocess
 import sys
 
-from mptexp.spec import project
+from mptexp.host import project
 
 
 def test_the_package_lies_in_the_checkout():
-    assert (project.PACKAGE / "spec/project.py").is_file()
+    assert (project.PACKAGE / "host/project.py").is_file()
     assert (project.PROJECT / "pyproject.toml").is_file()
 
 
@@ -38,7 +38,7 @@ def test_what_to_install_is_a_command_that_works_from_here(monkeypatch, tmp_path
 
 
 INSTALLED = """
-from mptexp.spec import project
+from mptexp.host import project
 print(*[path for path in project.notebooks().values()])
 """
 

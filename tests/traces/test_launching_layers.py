@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptexp.traces.host import Event, Host, reads
+from mptexp.traces.launching_layers import Event, Host, reads
 
 
 def event(kind, name, start, end, thread=1, **args):

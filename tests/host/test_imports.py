@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from mptexp.spec import imports
+from mptexp.host import imports
 
 
 def test_quiet_silences_standard_error_and_gives_it_back(capfd):

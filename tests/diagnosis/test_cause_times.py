@@ -6,9 +6,9 @@ import pytest
 
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations
+from mptexp.diagnosis.cause_times import Case, left, within_the_step
 from mptexp.diagnosis.causes import CAUSES
 from mptexp.diagnosis.effects import Effect
-from mptexp.diagnosis.lost_time import Case, left, within_the_step
 from mptexp.diagnosis.pairs import Pair
 from mptexp.spec.run import Run
 

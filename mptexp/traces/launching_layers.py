@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mptexp.traces.operations import BATCH, TO_DEVICE, Operation, Span
-from mptexp.traces.steps import Interval
+from mptexp.traces.step_bounds import Interval
 
 OWN_LOSS = "mptexp loss"  # the range around the loss in mptexp's own traces
 MODULE = "nn.Module: "

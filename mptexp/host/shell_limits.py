@@ -2,7 +2,7 @@
 
 import resource
 
-from mptexp.spec.errors import ParamsError
+from mptexp.errors import ParamsError
 
 NEEDED = (  # in the resource's unit; most commands manage with less, none is known to need more
     (resource.RLIMIT_NOFILE, "n", 1, 256, "open files"),

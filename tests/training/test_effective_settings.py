@@ -17,7 +17,7 @@ from support import PROJECT
         ({"policy": "float8", "model": "mlp"}, ("bfloat16", "float32", "none")),
     ],
 )
-def test_what_is_asked_for_is_in_force(ask, parameters, found):
+def test_what_is_asked_for_is_effective(ask, parameters, found):
     said = ask(parameters, parameters)
     assert said["again"] == [""]
     assert (said["compute_dtype"], said["variable_dtype"], said["loss_scale"]) == found
@@ -79,7 +79,7 @@ def test_xla_that_determinism_switches_off_is_not_taken_for_xla(ask):
     )
 
 
-def test_determinism_that_nobody_asked_for_is_not_in_force(ask):
+def test_determinism_that_nobody_asked_for_is_not_effective(ask):
     said = ask({}, TF_DETERMINISTIC_OPS="1")["error"]
     assert said.startswith("SettingNotApplied: deterministic is True, but the run asked for False")
     assert "TF_DETERMINISTIC_OPS" in said

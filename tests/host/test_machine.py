@@ -1,6 +1,6 @@
 """The name of a machine from its start to its end."""
 
-from mptexp.spec import machine
+from mptexp.host import machine
 
 
 def test_a_machine_keeps_its_name_and_the_name_leads_to_no_machine(tmp_path, monkeypatch):

@@ -8,14 +8,15 @@ import pytest
 from support import PROJECT, until
 from support import write_images as write
 
-from mptexp.spec import feasible, files
+from mptexp.host import files
+from mptexp.spec import feasible
 from mptexp.spec.run import Run
-from mptexp.training.data import cache, datasets, folders
+from mptexp.training.data import cache, datasets, image_folders
 from mptexp.training.data.sources import DataError, cache_dir
 
 
 def source(root, split=0.2):
-    return folders.source(f"folder:{root}", split)
+    return image_folders.source(f"folder:{root}", split)
 
 
 def names(found, part):
@@ -177,7 +178,7 @@ def test_images_to_test_with_beside_the_classes_are_no_class(tmp_path, name):
     with pytest.raises(DataError, match=said):
         source(tmp_path)
     with pytest.raises(DataError, match=said):
-        folders.classes(f"folder:{tmp_path}")
+        image_folders.classes(f"folder:{tmp_path}")
     (tmp_path / name).rename(tmp_path / "test tubes")
     assert source(tmp_path).classes == ("a", "b", "test tubes")
     assert source(tmp_path).notes == ["taken as classes, though parts may be called so: test tubes"]
@@ -246,12 +247,12 @@ def test_a_tree_that_cannot_be_used_is_refused_in_a_sentence(tree, spoil, messag
 @pytest.mark.parametrize("place", ["~nobody-of-this-name/x", "a\0b"])
 def test_what_is_no_path_is_refused_in_a_sentence(place):
     with pytest.raises(DataError, match="does not exist"):
-        folders.source(f"folder:{place}", 0.2)
+        image_folders.source(f"folder:{place}", 0.2)
 
 
 def test_a_file_is_not_a_folder(tree):
     with pytest.raises(DataError, match=r"0.png is a file"):
-        folders.source(f"folder:{tree}/Käse/0.png", 0.2)
+        image_folders.source(f"folder:{tree}/Käse/0.png", 0.2)
 
 
 def test_the_content_names_the_images_not_their_place(tree, tmp_path):
@@ -271,7 +272,7 @@ def test_an_image_that_was_replaced_is_noticed(tree):
 @pytest.fixture
 def settled(monkeypatch):
     """Files are as old as they must be for the index."""
-    monkeypatch.setattr(folders, "SETTLED_NS", -1)
+    monkeypatch.setattr(image_folders, "SETTLED_NS", -1)
 
 
 def test_other_content_of_the_same_size_and_time_is_noticed(tree, settled):
@@ -305,7 +306,7 @@ def test_what_could_not_be_read_is_asked_for_again(tree, settled, monkeypatch):
 
 
 def test_what_is_so_new_that_a_change_may_not_show_is_read_again(tree, monkeypatch):
-    monkeypatch.setattr(folders, "SETTLED_NS", 10**18)
+    monkeypatch.setattr(image_folders, "SETTLED_NS", 10**18)
     source(tree)
     assert not (cache_dir() / "index").exists()
 
@@ -345,7 +346,7 @@ def test_a_folder_that_is_left_out_is_named(tree, monkeypatch):
 
 def test_a_relative_path_begins_where_the_user_stands(tree, monkeypatch):
     monkeypatch.chdir(tree.parent)
-    assert folders.source(f"folder:{tree.name}", 0.2).counts["train"] == 24
+    assert image_folders.source(f"folder:{tree.name}", 0.2).counts["train"] == 24
 
 
 SHARED = PROJECT.parent / "shared/data"

@@ -5,7 +5,7 @@ import re
 import sys
 from typing import Any, TextIO
 
-from mptexp.spec.errors import Stopped
+from mptexp.errors import Stopped
 
 HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from mptexp.spec import terminal
+from mptexp.host import terminal
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_markup_is_printed_as_it_is():
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_unicode_gets_escapes(encoding):
-    code = "from mptexp.spec import terminal; terminal.open_standard_streams(); print('1.5× − –')"
+    code = "from mptexp.host import terminal; terminal.open_standard_streams(); print('1.5× − –')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONIOENCODING": encoding},

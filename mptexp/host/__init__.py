@@ -1,0 +1,1 @@
+"""The computer below everything: devices, files, limits, signals, terminal, this installation."""
