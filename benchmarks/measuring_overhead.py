@@ -1,18 +1,23 @@
-"""What measuring costs: bare `fit` against `fit` that is measured, in one process.
+"""What measuring costs: stretches of one `fit` without instruments, and with them.
 
-    python benchmarks/measuring_overhead.py [--backend tensorflow] [--rounds 30] [--every 100]
+    python benchmarks/measuring_overhead.py [--backend tensorflow] [--pairs 120] [--every 100]
 
-Measured is with clock and sampler, and with exponents.ExponentHistograms (which compiles at its
-first look; that is left out). Prints, for a small and a larger model, ratios measured / bare (above
-1, measuring costs time) of whole calls of `fit` without validation: of the wall time, with a 95 % t
-interval over the rounds, and of the processor time of the whole process, which other programs
-disturb less. Each round is four calls (bare, measured, measured, bare), so that drift cancels.
+Instruments are clock and sampler, or exponents.ExponentHistograms (which compiles at its first
+look; that is left out). Prints, for a small and a larger model, ratios measured / bare (above 1,
+measuring costs time): of the wall time, and of the processor time of the whole process, which other
+programs disturb less, each with a 95 % t interval over pairs of stretches. A pair is two stretches
+of whole epochs, about a second each, in random order: what drifts more slowly than that cancels,
+and so do compilation and what `fit` does once. A stretch pays for a sampler's start and end, for
+which a run pays once.
 """
 
 import argparse
+import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,9 +28,72 @@ from mptexp.spec.run import Run
 from mptexp.training import precision
 from mptexp.training.backends import backend
 
+STRETCH_S = 1.0
+WARM_UP = 3  # epochs; the last of them is timed, for how many make a stretch
+MOST_EPOCHS = 5000
 
-def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]], int]:
-    """Calls of `fit` bare and measured on the same compiled model, and their steps."""
+
+class Alternation:
+    """Lets an instrument into `fit` for every other stretch, and times all stretches.
+
+    Args:
+        listed: the callbacks of `fit`, to which the instrument is added for its stretches.
+        instrument: a callback.
+        around: makes a context for each stretch in which the instrument works.
+        pairs: how many stretches with it, and how many without.
+
+    Attributes:
+        times: by whether it worked: wall and processor seconds of its stretches.
+    """
+
+    def __init__(
+        self,
+        listed: list[Any],
+        instrument: Any,
+        around: Callable[[], AbstractContextManager],
+        pairs: int,
+    ) -> None:
+        self.listed, self.instrument, self.around = listed, instrument, around
+        self.times = {False: [], True: []}
+        orders = (random.sample((False, True), 2) for _ in range(pairs))
+        self.stretches: Iterator[bool] = chain.from_iterable(orders)
+        self.ends = WARM_UP
+        self.began = 0.0
+        self.open: AbstractContextManager | None = None
+
+    def begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Ends a stretch and begins the next where an epoch begins, a callback's on_epoch_begin."""
+        if epoch < WARM_UP:
+            self.began = time.perf_counter()
+        if epoch < self.ends:
+            return
+        if self.open:
+            self.open.__exit__(None, None, None)
+        else:
+            self.epochs = max(1, round(STRETCH_S / (time.perf_counter() - self.began)))
+        works = next(self.stretches, None)
+        if works is None:
+            self.instrument.model.stop_training = True
+            return
+        self.ends = epoch + self.epochs
+        self.open = self.stretch(works)
+        self.open.__enter__()
+        if works:
+            self.instrument.on_epoch_begin(epoch)
+
+    @contextmanager
+    def stretch(self, works: bool) -> Iterator[None]:
+        """Times what is done within, with or without the instrument."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        with self.around() if works else nullcontext():
+            self.listed.extend([self.instrument] * works)
+            yield
+            del self.listed[len(self.listed) - works :]
+        self.times[works].append((time.perf_counter() - wall, time.process_time() - cpu))
+
+
+def compare(name: str, run: Run, kind: str, options: argparse.Namespace) -> None:
+    """Prints the ratios for one model."""
     import keras
 
     from mptexp.training import models
@@ -36,63 +104,40 @@ def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]]
     images = datasets.load(run)
     model = models.build(run, images.shape, len(images.classes))
     precision.compile_model(model, run)
-    steps = batches.steps_per_epoch(images, run)
-
-    def fit(callbacks: list[keras.callbacks.Callback]) -> None:
+    order = batches.order(images, run)[0]
+    watch = exponents.ExponentHistograms(
+        lambda step: (images.train_x[order], images.train_y[order]), options.every
+    )
+    clock = step_clock.StepClock(backend(run.backend).synchronize)
+    for what, instrument, around in (
+        ("clock and sampler", clock, lambda: sensors.Sampler(kind)),
+        (f"exponents every {options.every} steps", watch, nullcontext),
+    ):
+        steps = batches.steps_per_epoch(images, run)
+        listed = keras.callbacks.CallbackList([], add_history=True, model=model)
+        alternation = Alternation(listed.callbacks, instrument, around, options.pairs)
+        listed.callbacks.append(keras.callbacks.LambdaCallback(on_epoch_begin=alternation.begin))
+        instrument.set_model(model)
+        instrument.set_params({"steps": steps})
+        if instrument is watch:
+            watch.look(model, 0)  # compiles
         model.fit(
-            batches.training(images, run),
-            epochs=run.epochs,
+            batches.training(images, run.model_copy(update={"epochs": MOST_EPOCHS})),
+            epochs=MOST_EPOCHS,
             steps_per_epoch=steps,
-            callbacks=callbacks,
+            callbacks=listed,
             shuffle=False,
             verbose=0,
         )
-
-    def measured() -> None:
-        with sensors.Sampler(kind):
-            fit([step_clock.StepClock(backend(run.backend).synchronize)])
-
-    order = batches.order(images, run)[0]
-    watch = exponents.ExponentHistograms(
-        lambda step: (images.train_x[order], images.train_y[order]), every
-    )
-    named = {"bare": lambda: fit([]), "clock and sampler": measured}
-    named[f"exponents every {every} steps"] = lambda: fit([watch])
-    return named, steps * run.epochs
-
-
-def seconds(call: Callable[[], Any]) -> tuple[float, float]:
-    """Wall time and processor time of a call."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    call()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
-def compare(name: str, run: Run, kind: str, options: argparse.Namespace) -> None:
-    """Prints the ratios for one model."""
-    calls, steps = sides(run, kind, options.every)
-    bare = calls.pop("bare")
-    bare()
-    for what, measured in calls.items():
-        measured()
-        ratios = ratio(bare, measured, options.rounds)
-        print(f"{name}, {what}, {steps} steps a call, {ratios}", flush=True)
-
-
-def ratio(bare: Callable[[], Any], measured: Callable[[], Any], rounds: int) -> str:
-    """Measured over bare, as text."""
-    times = []
-    for _ in range(rounds):
-        first, second, third, fourth = (
-            np.array(seconds(c)) for c in (bare, measured, measured, bare)
-        )
-        times.append((second + third, first + fourth))
-    wall, cpu = np.array(times).T
-    return f"{rounds} rounds of 2 + 2 calls: wall {text(*wall)}; processor {text(*cpu)}"
+        times = [np.array(alternation.times[works]).T for works in (True, False)]
+        wall, cpu = (text(*sides) for sides in zip(*times, strict=True))
+        stretch = f"stretches of {alternation.epochs * steps} steps"
+        print(f"{name}, {what}, {options.pairs} pairs of {stretch}: wall {wall}; processor {cpu}")
+        sys.stdout.flush()
 
 
 def text(measured: np.ndarray, bare: np.ndarray) -> str:
-    """A ratio with its interval, and the median of the rounds' ratios."""
+    """A ratio with its interval, and the median of the pairs' ratios."""
     over = contrast.paired(measured, bare)
     median = np.median(measured / bare)
     return f"{over.estimate:.4f} [{over.low:.4f}, {over.high:.4f}], median {median:.4f}"
@@ -102,17 +147,16 @@ def main() -> None:
     """Compares on both models."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="tensorflow", choices=BACKENDS)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--pairs", type=int, default=120)
     parser.add_argument("--every", type=int, default=100)
     options = parser.parse_args()
-    small = Run(backend=options.backend, width=0.25, batch_size=32, epochs=8)
+    small = Run(backend=options.backend, width=0.25, batch_size=32)
     kind = precision.use(small)["kind"]
     import keras
 
     print(f"Keras {keras.__version__} on {options.backend}, Python {sys.version.split()[0]}")
     compare("small model", small, kind, options)
-    larger = small.model_copy(update={"width": 1.0, "epochs": 2})
-    compare("larger model", larger, kind, options)
+    compare("larger model", small.model_copy(update={"width": 1.0}), kind, options)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@
 #
 # A look into one diagnosed pair of policies, from records alone. `mptexp diagnose DIR` has traced
 # some steps under both policies and made the ablations that the traces asked for. The report shows
-# the same in fewer rows.
+# the same in fewer rows. Above each part stands what of it is not valid.
 
 # %% tags=["parameters"]
 sweep_dir: str = "reports/published/why-cpu"  # the directory of a diagnosed sweep
@@ -67,7 +67,8 @@ explained.time_by_cause()
 explained.time_by_layer()
 
 # %% [markdown]
-# Every operation of the candidate's step:
+# Every operation of the candidate's step, the longest first. A cell shows the ends of a long table;
+# what is returned is a DataFrame with all of its rows.
 
 # %%
 explained.operations()
@@ -96,8 +97,8 @@ explained.peaks()
 # %% [markdown]
 # ## Kernels
 #
-# On a GPU every kernel with its arithmetic and whether it ran on Tensor Cores; on a CPU what oneDNN
-# says of its primitives.
+# On a GPU every kernel of both policies, with its arithmetic and whether it ran on Tensor Cores; on
+# a CPU what oneDNN says of its primitives.
 
 # %%
 explained.kernels()

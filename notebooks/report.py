@@ -116,10 +116,12 @@ report.show_runs(sweep)
 # for the device at the edges of a window of steps (about 0.2 s), not at every step. Compilation and
 # warm-up are found in the series and left out; so is the last step of an epoch, and validation. A
 # run's figure is its median window. A ratio is formed between runs of the same block, which are
-# close together in time, and is the geometric mean over blocks: it need not be the quotient of two
-# medians in a table. Its interval is Student's *t* on the logarithms of the blocks' ratios, with a
-# variance that leans on those of the sweep's other comparisons (G. K. Smyth, 2004), and so wide
-# that it holds for all of them together (Šidák). It needs at least three blocks.
+# close together in time, and is the geometric mean over blocks. A table's times and rates are
+# geometric means over the repeats of a row: where two rows have the same blocks, the ratio is their
+# quotient. Its interval is Student's *t* on the logarithms of the blocks' ratios, with a variance
+# that leans on those of the sweep's other comparisons (G. K. Smyth, 2004), and so wide that it
+# holds for all of them together (Šidák). It needs at least three blocks. A ratio without such an
+# interval, or whose interval includes 1, is said without a direction: *0.85× as fast*.
 
 # %%
 # Device, machine and software of the runs, and what makes the sweep less certain.

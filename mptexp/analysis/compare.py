@@ -5,11 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mptexp.analysis import comparability, contrast, speedups, sweep_tables, validity
-from mptexp.analysis.points import POINT, devices, throughput
+from mptexp.analysis.points import POINT, devices, geometric_mean, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import consistency, store
 from mptexp.records.schema import STATUSES, known_parameters
@@ -163,9 +162,10 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
     Returns:
         Columns of JOINED, device_a, device_b, ended_a, ended_b (see `Side`), lost (how runs of
         either side ended that did not end well: of the others' accuracy nothing is said), step_s_a,
-        step_s_b (seconds, geometric means over sessions), ratio (step_s_a / step_s_b: above 1, B is
-        faster), low, high, sessions_a, sessions_b, runs_a, runs_b (that ended well), flags (what is
-        not valid of the runs' times: then low and high are empty), val_accuracy_a, val_accuracy_b
+        step_s_b (seconds, geometric means over sessions; costs are of such means of rates), ratio
+        (step_s_a / step_s_b: above 1, B is faster), low, high, sessions_a, sessions_b, runs_a,
+        runs_b (that ended well), flags (what is not valid of the runs' times: then low and high
+        are empty), val_accuracy_a, val_accuracy_b
         (means, or of a text val_perplexity), peak_memory_bytes_a, peak_memory_bytes_b (medians),
         memory_of_a, memory_of_b (whose memory that is: the process's, or that which the GPU's
         allocator gave out), cost_per_million_images_a and _b (or tokens) where both have a
@@ -265,7 +265,7 @@ def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]])
 
 def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dict[str, Any]:
     left, right = (s.ok.assign(step_s=pd.to_numeric(s.ok.step_s)) for s in (one, other))
-    means = [_session_means(side) for side in (left, right)]
+    means = [_session_means(side, side.step_s) for side in (left, right)]
     over = contrast.unpaired(*means, level)
     flags = _flags(left, right, a, b)
     ends = [math.nan, math.nan] if validity.invalid(flags, "time") else [over.low, over.high]
@@ -276,7 +276,7 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
         if one.lost or other.lost:  # those that are left say nothing of the policy
             trained = trained.iloc[:0]
         row |= {
-            f"step_s_{name}": float(np.exp(np.log(sessions).mean())),
+            f"step_s_{name}": geometric_mean(sessions),
             f"sessions_{name}": len(sessions),
             f"runs_{name}": len(side),
             **{
@@ -288,7 +288,8 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
             f"memory_of_{name}": "process" if _on_cpu(side) else "allocator",
         }
         if a.price_per_hour and b.price_per_hour:
-            hours = 1e6 / throughput(side).median() / 3600 * devices(side).iloc[0]
+            rate = geometric_mean(_session_means(side, throughput(side)))
+            hours = 1e6 / rate / 3600 * devices(side).iloc[0]
             row[f"cost_per_million_{tasks.of(side.dataset.iloc[0]).unit}s_{name}"] = (
                 hours * tables.price_per_hour
             )
@@ -310,10 +311,10 @@ def _unpriced(a: Tables, b: Tables) -> str:
     return " and ".join(name for name, own in pairs if own.nunique(dropna=False) > 1)
 
 
-def _session_means(runs: pd.DataFrame) -> pd.Series:
-    """The geometric mean step of each session."""
+def _session_means(runs: pd.DataFrame, values: pd.Series) -> pd.Series:
+    """The geometric mean of each session's runs, of their steps or rates."""
     sessions = runs["session"] if "session" in runs else pd.Series(0, runs.index)
-    return np.exp(np.log(runs.step_s).groupby(sessions).mean())
+    return values.groupby(sessions).agg(geometric_mean)
 
 
 def _flags(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> str:

@@ -43,7 +43,7 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured on several numbers of replicas.
 
     Returns:
-        Columns of POINT, policy, batch_per_replica, step_s, throughput (medians over blocks),
+        Columns of POINT, policy, batch_per_replica, step_s, throughput (see `speedups.row_times`),
         logical (whether replicas are logical devices of a CPU); speedup, low, high, blocks, flags,
         differs (see `_over`) over one replica with the same batch per replica (weak scaling),
         base_jit (whether XLA was on in that one), efficiency (speedup / replicas); strong_speedup,
@@ -60,7 +60,7 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
             weak = _over(runs, others[others.batch_size == share], jit, "replicas", tables)
             strong = _over(runs, others[others.batch_size == size], jit, "replicas", tables)
             row = point | {"batch_size": size, "jit": jit, "replicas": replicas}
-            row |= {"batch_per_replica": share, **_medians(runs)}
+            row |= {"batch_per_replica": share, **speedups.times_of_row(runs)}
             row |= {"logical": bool((points.devices(runs) < runs.replicas).any()), **weak}
             rows.append(row | {f"strong_{name}": value for name, value in strong.items()})
     rows = _claimed(rows, ("", "strong_"))
@@ -96,7 +96,7 @@ def by_device(tables: Tables) -> pd.DataFrame:
 
 
 def _on_the_slowest(runs: pd.DataFrame) -> pd.Series:
-    return runs.gpu_model == runs.groupby("gpu_model").throughput.median().idxmin()
+    return runs.gpu_model == speedups.row_times(runs, ["gpu_model"]).throughput.idxmin()
 
 
 @once
@@ -125,9 +125,9 @@ def _beside(
 
     Returns:
         Rows of POINT, policy, those of ALONG; is_base (whether the row is the base itself), step_s,
-        throughput (medians over blocks); speedup (images per second over the base's), low, high,
-        blocks, flags, differs (see `_over`), base_jit (whether XLA was on in the base), claimed
-        (see `_claimed`).
+        throughput (see `speedups.row_times`); speedup (images per second over the base's), low,
+        high, blocks, flags, differs (see `_over`), base_jit (whether XLA was on in the base),
+        claimed (see `_claimed`).
     """
     rows = []
     for point, group in groups:
@@ -137,7 +137,7 @@ def _beside(
             row = point | dict(zip(keys, values, strict=True)) | {"is_base": itself}
             others = group[base & (not itself)]
             jit = row["jit"] if "jit" in keys else bool(runs.jit.iloc[0])
-            rows.append(row | _medians(runs) | _over(runs, others, jit, axis, tables))
+            rows.append(row | speedups.times_of_row(runs) | _over(runs, others, jit, axis, tables))
     return _claimed(rows)
 
 
@@ -193,7 +193,7 @@ def _learned(
     records = [tables.records_by_block(own) for _, own in sides]
     over = contrast.paired(*quality, "difference")
     apart = ["not comparable"] * bool(over.n and validity.across(*records, ALONG[axis]))
-    times = [_medians(own)["throughput"] for _, own in sides]
+    rates = [speedups.times_of_row(own)["throughput"] for _, own in sides]
     names = [own[axis].iloc[0] for own, _ in sides]
     return point | {
         "candidate": names[0],
@@ -206,7 +206,7 @@ def _learned(
         "both": [validity.together([*own["flags"], *apart]) for _, own in sides[::-1]],
         "base_lost": lost[1],
         "diverged": lost[0],
-        "faster": times[0] > times[1],
+        "faster": rates[0] > rates[1],
     }
 
 
@@ -227,7 +227,7 @@ def endings(tables: Tables, axis: str) -> pd.DataFrame:
     keys = [axis, *FREE[axis]]
     for point, group in _groups(_tried(tables, axis), axis, FREE[axis], TRIED):
         sides = [own for _, own in group.groupby(keys, sort=False)]
-        rates = [_medians(own)["throughput"] for own in sides]
+        rates = [speedups.times_of_row(own)["throughput"] for own in sides]
         for own, rate in zip(sides, rates, strict=True):
             lost = own.status[own.status != "ok"].value_counts().to_dict()
             fits = bool((own.status != "oom").any())
@@ -282,10 +282,6 @@ def _groups(
     ok = validity.comparable(results[results.status.isin(ended)])
     groups = ok.groupby(keys) if len(ok) else []
     return [(dict(zip(keys, p, strict=True)), g) for p, g in groups if g[axis].nunique() > 1]
-
-
-def _medians(runs: pd.DataFrame) -> dict[str, float]:
-    return {"step_s": runs.step_s.median(), "throughput": points.throughput(runs).median()}
 
 
 def _over(

@@ -20,9 +20,42 @@ if TYPE_CHECKING:
 
 COMPARED = ["baseline", "candidate", "speedup", "low", "high", "claim_low", "claim_high"]
 COMPARED += ["blocks", "flags"]
+TIMES = ("step_s", "throughput")  # what a row of any table says of its runs' time
 Sides = tuple[frozenset[str], frozenset[str]]  # run ids, those that stand above the line first
 Ends = tuple[float, float]
 Point = tuple[tuple, str, dict[str, np.ndarray]]  # as `by_block` gives it
+
+
+def row_times(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The time and the rate of each row of a table, which every table and caption takes from here.
+
+    Geometric means over the runs `of_row`, so that where two rows have the same blocks their
+    quotient is the ratio beside them.
+
+    Args:
+        runs: those of all rows, that ended well.
+        keys: the columns that name a row.
+
+    Returns:
+        TIMES by the keys; NaN where no run has a valid time.
+    """
+    runs = runs.assign(throughput=points.throughput(runs))
+    logs = runs.assign(**{name: np.log(pd.to_numeric(runs[name])) for name in TIMES})
+    chosen = (logs, validity.timed_together(logs))  # as `of_row` has it, of all rows at once
+    every, together = (table.groupby(list(keys))[[*TIMES]].mean() for table in chosen)
+    return np.exp(together.reindex(every.index).fillna(every))
+
+
+def of_row(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of one row whose times it shows: those that may form a ratio, all without any."""
+    together = validity.timed_together(runs)
+    return together if len(together) else runs
+
+
+def times_of_row(runs: pd.DataFrame) -> dict[str, float]:
+    """The same of the runs of one row; NaN of none."""
+    table = row_times(runs.assign(row=0), ["row"])
+    return dict.fromkeys(TIMES, np.nan) if table.empty else table.iloc[0].to_dict()
 
 
 def at_same_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -156,11 +189,11 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     Returns:
         Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
         that a run had memory for), too_large (the smallest above it for which a run or an attempt
-        had none, or NaN),
-        throughput (median), baseline, speedup (throughput over the baseline's at its own best batch
-        size, above 1 is faster; NaN for the baseline), low, high (for all of the table together,
-        and of what was measured again; where both are best at one batch size, as `Tables.claims`
-        has them), blocks, flags, claimed (whether low and high are those of `Tables.claims`).
+        had none, or NaN), throughput (see `row_times`), baseline, speedup (throughput over the
+        baseline's at its own best batch size, above 1 is faster; NaN for the baseline), low, high
+        (for all of the table together, and of what was measured again; where both are best at one
+        batch size, as `Tables.claims` has them), blocks, flags, claimed (whether low and high are
+        those of `Tables.claims`).
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
@@ -280,7 +313,7 @@ def _keys(table: pd.DataFrame, names: Sequence[str]) -> Iterable[tuple]:
 
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The batch size with the most throughput, of each of some keys."""
-    rates = runs.groupby([*keys, "batch_size"], as_index=False).throughput.median()
+    rates = row_times(runs, [*keys, "batch_size"]).throughput.reset_index()
     return rates.loc[rates.groupby(list(keys)).throughput.idxmax()]
 
 

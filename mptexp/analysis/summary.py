@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from mptexp.analysis import validity
-from mptexp.analysis.points import POINT, baselines, rank, throughput
+from mptexp.analysis import speedups, validity
+from mptexp.analysis.points import POINT, baselines, rank
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 from mptexp.spec.policies import POLICIES
 
-# Of these the quotient of two policies is their ratio, which is formed within each block.
-MEANS = ("step_s", "throughput")
 MEDIANS = ("step_s_low", "step_s_high", "latency_p50_s", "latency_p99_s", "flops_per_s")
 MEDIANS += ("bytes_per_s", "mfu_frac")
 # What a run emulates beside its policy, and what emulates nothing.
@@ -25,7 +22,7 @@ EMULATES = {"propagation": "policy", "weight_format": "policy", "rounding": "nea
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
-    Columns: step_s, throughput (geometric means over blocks), step_s_low, step_s_high,
+    Columns: step_s, throughput (see `speedups.row_times`), step_s_low, step_s_high,
     latency_p50_s, latency_p99_s (of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
@@ -37,27 +34,21 @@ def headline(tables: Tables) -> pd.DataFrame:
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
     figures = {t.column: tables.ok[t.column].mask(cut) for t in _tasks(tables.ok)}
-    ok = tables.ok.assign(throughput=throughput(tables.ok), mfu_frac=_mfu(tables.ok), **figures)
+    ok = tables.ok.assign(mfu_frac=_mfu(tables.ok), **figures)
     # What no run has is a column of objects, whose median pandas takes group by group.
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
     ok = ok.assign(**empty)
-    logs = {name: np.log(pd.to_numeric(ok[name])) for name in MEANS}
-    rows = (
-        ok.assign(**logs)
-        .groupby(keys, sort=True, as_index=False)
-        .agg(
-            **{name: (name, "mean") for name in MEANS},
-            **{name: (name, "median") for name in MEDIANS},
-            repeats=("run_id", "count"),
-            **_measured(ok),
-            peak_memory_bytes=("peak_memory_bytes", "median"),
-            emulated=("emulated", "first"),
-            effective_share=("effective_share", "min"),
-            default_policy=("default_policy", "first"),
-            run_flags=("flags", validity.together),
-        )
+    rows = ok.groupby(keys, sort=True, as_index=False).agg(
+        **{name: (name, "median") for name in MEDIANS},
+        repeats=("run_id", "count"),
+        **_measured(ok),
+        peak_memory_bytes=("peak_memory_bytes", "median"),
+        emulated=("emulated", "first"),
+        effective_share=("effective_share", "min"),
+        default_policy=("default_policy", "first"),
+        run_flags=("flags", validity.together),
     )
-    rows[[*MEANS]] = np.exp(rows[[*MEANS]])
+    rows = speedups.row_times(ok, keys).reset_index().merge(rows, on=keys)
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
     firsts = [
         next(iter(baselines(default, names)), "")

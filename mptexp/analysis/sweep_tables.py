@@ -36,10 +36,11 @@ class Tables:
 
     `records` are without the raw series RAW, which no table needs: of thousands of runs they take
     gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
-    COLUMNS. `damaged` and `changed` are a sentence for each record, those of the search and of the
-    diagnosis too, that cannot be read, or is another than the one that was written. `asked` is how
-    the runs and the params file agree. `superseded` are runs that were measured again though
-    nothing of them was not valid, the columns of COLUMNS; its `block` is also the call's.
+    COLUMNS. `damaged` and `changed` are a sentence for each record, those of the search, of the
+    diagnosis and of runs that were measured again too, that cannot be read, or is another than the
+    one that was written. `asked` is how the runs and the params file agree. `superseded` are runs
+    that were measured again though nothing of them was not valid, the columns of COLUMNS; its
+    `block` is also the call's.
     """
 
     results: pd.DataFrame
@@ -151,10 +152,13 @@ def load(directory: SweepDir) -> Tables:
     for part in directory.parts[1:]:
         inner, faults = store.read_records(part, without=RAW)
         damaged, changed = damaged + faults, changed + store.changed(inner, part)
+    superseded = [store.superseded_records(part, without=RAW) for part in directory.parts]
+    damaged += [fault for kept in superseded for fault in kept.damaged]
+    changed += [other for kept in superseded for other in kept.changed]
     results = flagged(records, directory.name)
     history = history_table(records)
     attempts = _attempts(directory, records)
-    again = _superseded(directory, records)
+    again = _superseded(directory.name, records, superseded[0].records)
     ratios = speedups.at_same_batch(results, superseded=again)
     settings = options(directory)
     wanted = completeness.of(records, directory.params_text)
@@ -170,18 +174,23 @@ def flagged(records: Sequence[dict], sweep: str, beside: Sequence[dict] = ()) ->
     return untimed(results) if validity.made_for_accuracy(results, records) else results
 
 
-def _superseded(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
-    """The runs that were measured again though they were valid, and as they are now otherwise."""
+def _superseded(sweep: str, records: Sequence[dict], earlier: Sequence[dict]) -> pd.DataFrame:
+    """The runs that were measured again though they were valid, and as they are now otherwise.
+
+    Of a record that was changed, nothing it says of itself leaves it out: whoever edits one would
+    narrow what is claimed.
+    """
     now = {record["run_id"]: record for record in records}
     measured = {consistency.measurement(record) for record in records} - {()}
     kept = [
         record | {"run_id": f"{record['run_id']} {record.get('invocation', '')}"}
-        for record in store.superseded_records(directory, without=RAW)
+        for record in earlier
         if record["run_id"] in now
+        and record["status"] == "ok"
         and consistency.measurement(record) not in measured
-        and validity.is_repeat(record, now[record["run_id"]])
+        and (record.get("changed") or validity.is_repeat(record, now[record["run_id"]]))
     ]
-    table = results_table(kept, directory.name, beside=records)
+    table = results_table(kept, sweep, beside=records)
     calls = table.run_id.str.partition(" ")[2] if len(table) else ""
     return table.assign(block=table.block.astype(str) + " " + calls, flags="")
 

@@ -6,9 +6,10 @@ stands beside it wherever it is shown: page, table, terminal, CSV, export.
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -61,6 +62,8 @@ class Flag:
     curable: bool = True
 
 
+# The name of the flag of runs between which the time of day alone shows a pause.
+CLOCK_SET = "pause or clock set"
 # The name of the flag of a time breakdown.
 NOT_THE_STEPS = "trace not of these steps"
 
@@ -100,7 +103,16 @@ FLAGS = {
         Flag(
             "measured apart",
             ("time", "training time"),
-            "others of the same comparison and block were measured in another call, or elsewhere",
+            "others of the same comparison and block were measured in another call, elsewhere, or "
+            "more than ten minutes before or after",
+            f"{REPAIR} measures the block again as a whole",
+        ),
+        Flag(
+            CLOCK_SET,
+            ("time", "training time"),
+            "by the time of day, others of the same comparison and block were measured more than "
+            "ten minutes before or after, which no other clock shows: the machine slept, something "
+            "else was done, or its time was set",
             f"{REPAIR} measures the block again as a whole",
         ),
         Flag(
@@ -239,7 +251,7 @@ def of_runs(
         together(
             [
                 *["not comparable"] * (run_id in unlike),
-                *["measured apart"] * (run_id in parted),
+                parted.get(run_id, ""),
                 *["same measurement"] * (run_id in copied),
                 *["sweeps at once"] * (_call(by_id[run_id]) in overlapping),
                 *unsteady.get(run_id, ()),
@@ -403,7 +415,24 @@ def _holds_float32(record: Record) -> bool:
     return in_float32 and kept in ("policy", "float32")
 
 
-def parts(records: Sequence[Record]) -> dict[str, Hashable]:
+class Part(NamedTuple):
+    """What is equal of runs that were made next to one another.
+
+    Attributes:
+        invocation: names the call of `mptexp run`.
+        boot: names the machine.
+        pauses: how many lie before them by the clock that counts from the machine's start, or since
+            another run of the call.
+        dated: how many the time of day alone shows.
+    """
+
+    invocation: str
+    boot: str
+    pauses: int = 0
+    dated: int = 0
+
+
+def parts(records: Sequence[Record]) -> dict[str, Part]:
     """Which runs that went well were made next to one another, by id: those of an equal value.
 
     Of one call of `mptexp run` on one machine, between whose runs, of all that a ratio may compare
@@ -414,30 +443,39 @@ def parts(records: Sequence[Record]) -> dict[str, Hashable]:
         calls = blocks.setdefault((device, run_order.comparison(run)), {})
         calls.setdefault(_process_of(record), []).append(record)
     return {
-        record["run_id"]: (*process, number)
+        record["run_id"]: Part(*process, pauses, dated)
         for calls in blocks.values()
         for process, own in calls.items()
-        for number, near in enumerate(_near(own))
-        for record in near
+        for record, pauses, dated in _paused(own)
     }
 
 
-def apart(records: Sequence[Record]) -> set[str]:
-    """The runs that another call of `mptexp run`, or another machine, measured than their block's.
+def apart(records: Sequence[Record]) -> dict[str, str]:
+    """The runs that were not made next to the others of their block, each with the flag for it.
 
-    Of the policies that a ratio may compare within a block, the larger part stays; of equal ones,
-    the one that ended last. Ratios between other settings, such as input modes, look for the
-    blocks that one call measured whole, see `in_one_call`.
+    Another call of `mptexp run` measured them, or another machine, or a pause lies between. Of the
+    policies that a ratio may compare within a block, the larger part stays; of equal ones, the one
+    that ended last. Ratios between other settings, such as input modes, look for the blocks that
+    one call measured whole, see `in_one_call`.
     """
-    of, points = parts(records), dict[Hashable, dict[Hashable, list[Record]]]()
+    of, points = parts(records), dict[Hashable, dict[Part, list[Record]]]()
     for record, device, run in _ended_well(records):
         by_part = points.setdefault((device, run_order.point(run)), {})
         by_part.setdefault(of[record["run_id"]], []).append(record)
-    parted = set()
+    parted = dict[str, str]()
     for by_part in points.values():
-        *others, _ = sorted(by_part.values(), key=lambda own: (len(own), _last_end(own)))
-        parted |= {record["run_id"] for own in others for record in own}
+        ranked = sorted(by_part.items(), key=lambda one: (len(one[1]), _last_end(one[1])))
+        *others, (kept, _) = ranked
+        for one, own in others:
+            parted |= {record["run_id"]: _between(one, kept) for record in own}
     return parted
+
+
+def _between(one: Part, other: Part) -> str:
+    """The flag of runs of two parts: the time of day proves no pause, as it may be set."""
+    if one == other:
+        return ""
+    return CLOCK_SET if one[:-1] == other[:-1] else "measured apart"
 
 
 def _ended_well(records: Sequence[Record]) -> Iterator[tuple[Record, str, Run]]:
@@ -448,21 +486,40 @@ def _ended_well(records: Sequence[Record]) -> Iterator[tuple[Record, str, Run]]:
 
 
 def _last_end(records: Sequence[Record]) -> str:
-    return max(str(record.get("ended_at", "")) for record in records)
+    return max(map(_said_end, records))
 
 
-def _near(records: Sequence[Record]) -> list[list[Record]]:
-    """The runs of one call in parts between which the machine slept, or did something else."""
-    parts: list[list[Record]] = []
-    ended = None
-    for record in sorted(records, key=lambda record: str(record.get("ended_at", ""))):
-        now = _moment(record)
-        wall_s = record.get("wall_s") or 0.0
-        if not parts or (now and ended and now - wall_s - ended > PAUSE_S):
-            parts.append([])
-        parts[-1].append(record)
-        ended = now
-    return parts
+def _said_end(record: Record) -> str:
+    return str(record.get("ended_at", ""))
+
+
+def _paused(records: Sequence[Record]) -> Iterator[tuple[Record, int, int]]:
+    """The runs of one call in order, each with how many pauses lie before it.
+
+    Those that the clock shows which counts from the machine's start, which nobody sets; and those
+    that the time of day alone shows.
+    """
+    counted = all(record.get("boot") and record.get("measured_at") for record in records)
+    pauses = dated = 0
+    before: Record | None = None
+    for record in sorted(records, key=_measured_until if counted else _said_end):
+        if before and counted and _pause_s(before, record, _measured_until) > PAUSE_S:
+            pauses += 1
+        elif before and _pause_s(before, record, _moment) > PAUSE_S:
+            dated += 1
+        yield record, pauses, dated
+        before = record
+
+
+def _pause_s(before: Record, record: Record, ended: Callable[[Record], float | None]) -> float:
+    """Seconds from a run's end to the start of the next by a clock; 0 where one is not known."""
+    ends = ended(before), ended(record)
+    return 0.0 if None in ends else ends[1] - (record.get("wall_s") or 0.0) - ends[0]
+
+
+def _measured_until(record: Record) -> float:
+    """When a run's last step was timed, by the clock that counts from the machine's start."""
+    return float(record["measured_at"][1])
 
 
 def at_once(records: Iterable[Record]) -> set[tuple[str, str]]:
@@ -502,13 +559,13 @@ def _moment(record: Record) -> float | None:
 
 def timed_together(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs whose times may form a ratio with others of their point and block."""
-    return without(comparable(runs), "measured apart")
+    return without(without(comparable(runs), "measured apart"), CLOCK_SET)
 
 
 def in_one_call(
     left: Mapping[int, Record],
     right: Mapping[int, Record],
-    made: Mapping[str, Hashable] | None = None,
+    made: Mapping[str, Part] | None = None,
 ) -> tuple[list[int], str]:
     """The blocks in which one call of `mptexp run` measured both sides, as far as records say.
 
@@ -520,12 +577,12 @@ def in_one_call(
         made: see `parts`, of sides that are measured next to one another: then without a pause.
     """
 
-    def part(record: Record) -> Hashable:
-        return (made or {}).get(record["run_id"]) or _process_of(record)
+    def part(record: Record) -> Part:
+        return (made or {}).get(record["run_id"]) or Part(*_process_of(record))
 
-    met = [block for block in left if block in right]
-    near = [block for block in met if part(left[block]) == part(right[block])]
-    return near or met, "measured apart" if met and not near else ""
+    flags = {b: _between(part(left[b]), part(right[b])) for b in left if b in right}
+    near = [block for block, flag in flags.items() if not flag]
+    return near or [*flags], "" if near else together(flags.values())
 
 
 def _process_of(record: Record) -> tuple[str, str]:

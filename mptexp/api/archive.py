@@ -10,7 +10,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from pydantic import TypeAdapter
 from mptexp.api import commands
 from mptexp.errors import ParamsError, Stopped
 from mptexp.host.files import text as text_of
-from mptexp.records import instruments, privacy
+from mptexp.records import instruments, privacy, store
 from mptexp.records.sweep_dir import PARAMS, SweepDir
 from mptexp.traces import xplane
 
 INSTRUMENTS = "instruments.json"  # what `doctor --check` printed on the other machine
+MARKER = "sweep.json"  # of a sweep's directory
+RUNS = ("runs", "superseded")  # where it keeps records that are read
 MOST_FILES, MOST_BYTES = 100_000, 8 * 2**30
 # Names may take so much between two members: tarfile reads all of it into memory, and one header
 # after the other by recursion.
@@ -67,23 +69,61 @@ def pack(folder: Path) -> Path:
 
     Raises:
         OSError: if it cannot be written.
+        Stopped: if it would lack a record that the folder holds.
     """
     packed = target(folder)
     partial = packed.with_name(f".{packed.name}.partial")
+    at_work, records = _at_work(folder), _records(folder)
     try:
         with tarfile.open(partial, "w:gz", compresslevel=1) as tar:
-            tar.add(folder, folder.name, filter=_but_params)
+            tar.add(folder, folder.name, filter=lambda member: _chosen(member, at_work))
             for path in sorted(folder.rglob(PARAMS)):
-                _add_params(tar, path, folder)
+                if at_work.isdisjoint(_name(parent, folder) for parent in path.parents):
+                    _add_params(tar, path, folder)
+            held = set(tar.getnames())
+        _check_whole(folder, [path for path in records if _name(path, folder) not in held])
         os.replace(partial, packed)
     finally:
         partial.unlink(missing_ok=True)
     return packed
 
 
+def _name(path: Path, folder: Path) -> str:
+    """The name of a file in the archive of a folder; empty of what lies elsewhere."""
+    inside = path.is_relative_to(folder)
+    return (folder.name / path.relative_to(folder)).as_posix() if inside else ""
+
+
+def _at_work(folder: Path) -> set[str]:
+    """The names of the folders in which the sweeps in a folder make their runs."""
+    sweeps = [SweepDir(marker.parent) for marker in folder.rglob(MARKER)]
+    return {_name(part.partial, folder) for sweep in sweeps for part in sweep.parts}
+
+
+def _records(folder: Path) -> list[Path]:
+    """The files of all records in a folder, those behind links as well."""
+    places = [place for name in RUNS for place in folder.rglob(name)]
+    return [path for place in places for path in store.record_files(place)]
+
+
+def _check_whole(folder: Path, missing: Sequence[Path]) -> None:
+    """Refuses an archive that would lack what others should see.
+
+    Raises:
+        Stopped: with the first record that is missing, and was not moved meanwhile.
+    """
+    left = [path for path in missing if os.path.lexists(path)]
+    if left:
+        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise Stopped(
+            f"{target(folder)}: not written, for it would lack {left[0]}{others}; allowed: plain "
+            "files in folders that are no links"
+        )
+
+
 def _add_params(tar: tarfile.TarFile, path: Path, folder: Path) -> None:
     """Adds a sweep's file as it may leave this machine."""
-    member = _whole(tar.gettarinfo(path, path.relative_to(folder.parent)))
+    member = _plain(tar.gettarinfo(path, _name(path, folder)))
     if member and member.isreg():
         content = privacy.published_params(text_of(path)).encode()
         member.size = len(content)
@@ -95,13 +135,15 @@ def target(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.tar.gz")
 
 
-def _but_params(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if Path(member.name).name == PARAMS else _whole(member)
+def _chosen(member: tarfile.TarInfo, at_work: Container[str]) -> tarfile.TarInfo | None:
+    """What is packed as it is: not what is at work, nor what others may not read so."""
+    is_params = member.isreg() and Path(member.name).name == PARAMS
+    return None if is_params or member.name in at_work else _plain(member)
 
 
-def _whole(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """What is not at work, without its owner: runs are made in `partial`."""
-    if "partial" in Path(member.name).parts or not (member.isreg() or member.isdir()):
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """A file or a folder, without its owner; None for all else."""
+    if not (member.isreg() or member.isdir()):
         return None
     member.uid = member.gid = 0
     member.uname = member.gname = ""
@@ -123,7 +165,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _extract(archive, place)
-        marked = [path.parent for path in place.rglob("sweep.json")]
+        marked = [path.parent for path in place.rglob(MARKER)]
         sweeps = [path.relative_to(place) for path in marked if SweepDir(path).runs.is_dir()]
         if not sweeps:
             raise ParamsError(f"{archive}: holds no measured sweep")

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from IPython.display import Markdown
 
-    from mptexp.api.results_table import Results
+    from mptexp.api.results_table import ComparedSweeps, Results
     from mptexp.report.notebook_explanation import Explanation, RecordedExplanation
 
 Place = str | os.PathLike[str]
@@ -174,15 +175,34 @@ def _alternatives(name: str, given: Any) -> list[str]:
 
 
 class Record(dict[str, Any]):
-    """What one run wrote, as a dict; a notebook's cell shows its figures with their meaning."""
+    """What one run wrote, as a dict; a notebook's cell shows its figures with their meaning.
+
+    Attributes:
+        place: the directory of its sweep.
+    """
+
+    def __init__(self, content: Mapping[str, Any], place: SweepDir) -> None:
+        """Takes what the run wrote, and where."""
+        super().__init__(content)
+        self.place = place
+
+    @cached_property
+    def row(self) -> "pd.Series":
+        """Its row of the sweep's table, with the flags and marks that `load` gives it.
+
+        Most flags follow from the runs beside it, all of which are read then.
+        """
+        from mptexp.analysis import sweep_tables
+
+        table = sweep_tables.load(self.place).results
+        return table[table.run_id == self["run_id"]].iloc[0]
 
     def _repr_html_(self) -> str:
         import pandas as pd
 
         from mptexp.records.csv_columns import COLUMNS
-        from mptexp.records.tables import results_table
 
-        row = results_table([self], "").iloc[0].drop("sweep").dropna()
+        row = self.row.drop("sweep").dropna()
         row = row[row.astype(str) != ""]
         table = pd.DataFrame(
             {"value": row.map(_figure), "meaning": [COLUMNS[name].meaning for name in row.index]}
@@ -206,7 +226,8 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
     Args:
         directory: the sweep's, or one to which records were copied.
         table: one of the names of its CSV files: `results` (a row per run; columns and units in
-            `mptexp.records.csv_columns.COLUMNS`), `history` (a row per run and epoch) or
+            `mptexp.records.csv_columns.COLUMNS`), `history` (a row per run and epoch, the file's
+            columns beside the run's own) or
             `speedups` (a row per point and policy: baseline time over candidate time, above 1 is
             faster, with its 95 % interval from `claim_low` to `claim_high`, which holds for all
             rows together; `low` to `high` for the row alone; and `finding`: faster, slower,
@@ -240,15 +261,22 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
 def record(directory: Place, run_id: str) -> Record:
     """Returns what one run of a sweep wrote: `record("reports/quickstart", "2f82d9d75f24")`.
 
+    A record that was changed since it was written is a warning, as of `load`; what else is not
+    valid of the run, a cell shows beside its figures, and `.row["flags"]` has it.
+
     Raises:
         ParamsError: if there is no such record, or it is damaged.
     """
     if not isinstance(run_id, str) or Path(run_id).name != run_id:
         raise ParamsError(f"run_id is {shown(run_id)}; allowed: a text, as `load` gives them")
+    place = SweepDir(resolved(directory))
     try:
-        return Record(store.read_record(SweepDir(resolved(directory)).record(run_id)))
+        known = store.read_record(place.record(run_id))
     except store.RecordError as error:
         raise ParamsError(visible(str(error))) from None
+    for sentence in store.changed([known], place):
+        warnings.warn(visible(sentence), stacklevel=2)
+    return Record(known, place)
 
 
 def answer(directory: Place) -> "Markdown":
@@ -270,26 +298,34 @@ def answer(directory: Place) -> "Markdown":
     return Markdown("\n\n".join([title, *banner, *first_screen_html.sentences(sweep)]))
 
 
-def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":
+def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "ComparedSweeps":
     """Compares two sweeps: returns the points that both measured well, a row each.
 
-    What is not compared, and how its runs ended, is a warning.
+    A cell shows of it what `mptexp compare` prints. What is not compared, and how its runs ended,
+    is a warning too.
 
     Args:
         a: a sweep's directory, or a list of several sessions of it; of three a side, the ratios
             have intervals.
         b: another's.
 
+    Returns:
+        A DataFrame of numbers: `ratio` is A's step time over B's, above 1 B is faster; `low` and
+        `high` are empty where nothing is claimed. Its `.advice` says what the ratios cannot
+        exclude, `.differences` what else differs, `.not_compared` has the other points.
+
     Raises:
         ParamsError: if no point was measured well in both.
     """
+    from mptexp.api.results_table import ComparedSweeps
     from mptexp.report.answers import comparisons
 
-    made = commands.compared(_sessions(a), _sessions(b))
+    sides = _sessions(a), _sessions(b)
+    made = commands.compared(*sides)
     others = comparisons.left_out(made.not_compared, made.points)
     for sentence in (*made.faults, *others):
         warnings.warn(visible(sentence), stacklevel=2)
-    return made.points
+    return ComparedSweeps.of(made, *sides)
 
 
 def _sessions(side: Any) -> list[Path]:
@@ -349,26 +385,30 @@ def explain(
         pair: of a sweep, which of its pairs of policies, as the result lists them.
 
     Returns:
-        What a notebook's cells show, part by part; of a sweep that was not diagnosed a sentence
-        that says so.
+        What a notebook's cells show, part by part; of a sweep that was not diagnosed, or never run,
+        a sentence that says so.
 
     Raises:
-        ParamsError: if a trace cannot be read.
+        ParamsError: if a trace cannot be read, or a file or folder holds none.
     """
     from mptexp.report import notebook_explanation
 
     if not isinstance(yaml_documents.native(pair), int):
         raise ParamsError(f"pair is {shown(pair)}; allowed: an integer, as the result lists them")
     directory = SweepDir(resolved(place))
-    if other is None and not _may_hold_traces(directory):
+    if other is None and _names_a_sweep(directory):
         return notebook_explanation.explanation(directory, pair)
     return notebook_explanation.RecordedExplanation(
         commands.recordings([resolved(p) for p in (place, other) if p is not None])
     )
 
 
-def _may_hold_traces(place: SweepDir) -> bool:
-    """Whether this is a file, or a directory with something in it, but for a sweep's."""
-    if place.params.exists() or place.runs.is_dir():
-        return False
-    return place.root.is_file() or (place.root.is_dir() and any(place.root.iterdir()))
+def _names_a_sweep(place: SweepDir) -> bool:
+    """Whether a path leads to a sweep, or to nothing and is called as a folder is, not a file.
+
+    Folders of others have a params.yaml and `runs` too, as those of DVC and TensorBoard: a sweep's
+    has its marker, or records.
+    """
+    if not os.path.lexists(place.root):
+        return not place.root.suffix
+    return place.is_marked or any(store.record_files(part.runs) for part in place.parts)

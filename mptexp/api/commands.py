@@ -106,8 +106,10 @@ def is_free(file: Path, text: str) -> bool:
 
 def planned(
     job: Job, only: Sequence[str] = (), repair: Collection[str] = ()
-) -> tuple[list[Planned], list[dict[str, Any]]]:
-    """Returns the chosen runs of a sweep, and a row of a table for each, as `plan` describes it.
+) -> tuple[list[Planned], list[dict[str, Any]], plan.Costs]:
+    """Returns the chosen runs of a sweep, a row of a table for each, and what runs cost.
+
+    The costs are those that all runs of the directory tell, also those that were not chosen.
 
     Raises:
         ParamsError: if a filter is wrong, or the directory takes no results of this sweep, in which
@@ -123,7 +125,7 @@ def planned(
         | {"state": p.state, "cost_s": costs.run_s(plan.point(p.run)) if p.due else p.wall_s}
         for p in chosen
     ]
-    return chosen, rows
+    return chosen, rows, costs
 
 
 def absent(runs: Iterable[Run]) -> list[str]:

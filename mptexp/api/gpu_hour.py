@@ -90,7 +90,8 @@ def measure_hour(
     Raises:
         ParamsError: if there is no such backend or it is not installed, minutes are no such number,
             or the folder is in use, or holds something else, or what was begun otherwise.
-        Stopped: if the folder then holds no record of a run, or the disk is full.
+        Stopped: if the folder then holds no record of a run, or one that cannot be packed, or the
+            disk is full.
         Interrupted: by Ctrl-C; the archive then holds what was measured until then.
     """
     began = time.monotonic()

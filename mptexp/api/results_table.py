@@ -1,13 +1,21 @@
-"""The table of a sweep's runs as a cell has it: short to look at, whole on request."""
+"""Tables of a sweep's runs, and of two sweeps, as a cell has them: short to look at, yet whole."""
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.host.terminal import visible
+from mptexp.report.answers import comparisons
 from mptexp.report.text import wording
 from mptexp.spec import tasks
+
+if TYPE_CHECKING:
+    from mptexp.api.commands import Compared
 
 # What may tell runs apart, and what was measured of them, in the order shown.
 AXES = ("dataset", "model", "gpu_model", "backend", "policy", "batch_size", "replicas", "jit")
@@ -19,10 +27,11 @@ MEASURED += tuple(task.column for task in tasks.TASKS.values())
 class Results(pd.DataFrame):
     """One row per run, as results.csv has them.
 
-    A cell shows a few columns; `.whole` is all of it. What is taken of it is a DataFrame.
+    A cell shows a few columns; `.whole` is all of it. What is taken of it is a DataFrame. What is
+    not valid of each run is the column `results["flags"]`: `results.flags` is pandas' own.
 
     Attributes:
-        history: one row per run and epoch, as history.csv has them.
+        history: one row per run and epoch, with the columns of history.csv beside the run's own.
         speedups: one row per point and policy, as speedups.csv has them, and `finding`.
     """
 
@@ -66,6 +75,83 @@ class Results(pd.DataFrame):
             f"The columns that vary or were measured, of {self.shape[1]} in .whole; "
             "also .history and .speedups"
         )
+
+
+class ComparedSweeps(pd.DataFrame):
+    """The points that two sweeps measured well, a row each, see `analysis.compare.points`.
+
+    A cell shows what `mptexp compare` prints: ratios with their intervals, or why they have none,
+    and what else is to be known of them. What is taken of it is a DataFrame.
+
+    Attributes:
+        sides: what A and B are.
+        made: the comparison of which this is the table.
+    """
+
+    _metadata: ClassVar[list[str]] = ["sides", "made"]
+    sides: str
+    made: "Compared"
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    @classmethod
+    def of(cls, made: "Compared", a: Sequence[Path], b: Sequence[Path]) -> "ComparedSweeps":
+        """A comparison of some sessions with others."""
+        table = cls(made.points)
+        names = [visible(", ".join(map(str, side))) for side in (a, b)]
+        table.made, table.sides = made, f"A is {names[0]}, B is {names[1]}"
+        return table
+
+    @property
+    def advice(self) -> list[str]:
+        """What the ratios cannot exclude, and how to measure so that they do, in sentences."""
+        return self.made.advice
+
+    @property
+    def not_compared(self) -> pd.DataFrame:
+        """The points of which one side at least has no run that ended well."""
+        return self.made.not_compared
+
+    @property
+    def differences(self) -> pd.DataFrame:
+        """What else differs between the sides: columns what, a, b."""
+        return self.made.differences
+
+    def _repr_html_(self) -> str:
+        parts = [part if isinstance(part, str) else _printable(part) for part in self._parts()]
+        with pd.option_context("display.max_colwidth", None, "display.html.use_mathjax", False):
+            return "".join(
+                f"<p>{escape(part)}</p>" if isinstance(part, str) else part.to_html(index=False)
+                for part in parts
+            )
+
+    def __repr__(self) -> str:
+        texts = [p if isinstance(p, str) else _as_text(p) for p in self._parts()]
+        return "\n\n".join(texts)
+
+    def _parts(self) -> list[str | pd.DataFrame]:
+        """The sentences and tables of text that the command prints, in its order."""
+        made = self.made
+        parts = [self.sides, comparisons.two_sweeps(made.points), *made.advice]
+        if not made.not_compared.empty:
+            rows = comparisons.not_compared(made.not_compared, made.points)
+            parts += ["Not compared", rows]
+        if made.alike:
+            parts.append("Nothing else differs that records and identities hold.")
+        if not made.differences.empty:
+            parts += ["What else differs", made.differences]
+        return parts
+
+
+def _as_text(table: pd.DataFrame) -> str:
+    return str(_printable(table).to_string(index=False))
+
+
+def _printable(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of text of others, whose control characters are shown."""
+    return table.map(lambda cell: visible(str(cell)))
 
 
 def speedups(tables: Tables) -> pd.DataFrame:

@@ -71,11 +71,12 @@ def plan(
     """
     from mptexp import api
     from mptexp.execution import device_slots, preparation
+    from mptexp.execution.plan import ELSEWHERE, counts, impossible
     from mptexp.report.tables import terminal_tables
     from mptexp.spec.names import MODELS
 
     job = api.open_sweep(file, directory, overrides or [])
-    chosen, rows = api.planned(job, only or [], api.curable(job) if repair else ())
+    chosen, rows, costs = api.planned(job, only or [], api.curable(job) if repair else ())
     due = [p.run for p in chosen if p.due]
     if not fast and any(map(preparation.key, due)):
         with working("looking at data and model"):
@@ -89,9 +90,9 @@ def plan(
     ]
     code: dict[str, Any] = {"notebook": str(job.notebook), "functions": functions}
     code["import_path"] = [str(Path.cwd())] if functions else []
-    cost = {"due": len(due), "expected_s": api.remaining_s(chosen, job.sweep)}
-    result({"runs": runs, **cost, "executes": code})
-    for sentence in (*api.idle(job.sweep), *api.absent(due)):
+    numbers = {**counts(chosen), "expected_s": api.remaining_s(chosen, costs)}
+    result({"runs": runs, **numbers, "executes": code})
+    for sentence in (*api.idle(job.sweep), *api.absent(due), *filter(None, [impossible(chosen)])):
         caution(sentence)
     for name, value in job.sweep.unnamed().items():
         say(f"include: {name} {value} where an entry does not name it")
@@ -103,8 +104,9 @@ def plan(
     if functions:
         say(f"modules are imported from: {Path.cwd()}")
     terminal_tables.plan(out(), rows)
+    others = f", {numbers[ELSEWHERE]} for other devices" if numbers[ELSEWHERE] else ""
     out().print(
-        f"{len(chosen)} runs, {len(due)} to execute; time: {api.expected(chosen, job.sweep)}"
+        f"{len(chosen)} runs, {len(due)} to execute{others}; time: {api.expected(chosen, costs)}"
         + SEARCH * job.sweep.max_batch
     )
 
@@ -149,8 +151,9 @@ def run(
 
     A machine's GPUs each take one run at a time.
 
-    Exit status: 0 when every run came to an end, 1 when some failed and would run again, 2 for
-    wrong input, 130 when stopped with Ctrl-C; the same command then goes on.
+    Exit status: 0 when every run that this machine can execute came to an end, 1 when some failed
+    and would run again, 2 for wrong input, or where no chosen run has a result or can be executed
+    here, 130 when stopped with Ctrl-C; the same command then goes on.
     """
     from mptexp import api
 
@@ -171,7 +174,8 @@ def run(
             result({"comparison": row}, indent=None)
     measured = not no_report and any(job.directory.runs.iterdir())
     shown = show_report(job.directory.root) if measured else {}
-    result({"runs": left.runs, "due": left.due, "searched": left.searched} | shown, indent=None)
+    numbers = {name: getattr(left, name) for name in ("runs", "done", "due", "elsewhere")}
+    result(numbers | {"searched": left.searched} | shown, indent=None)
     if not left.searched:
         out().print(
             "the search for the largest batch did not end; the same command goes on with it"

@@ -113,7 +113,7 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
             if not speedup.n:
                 continue
             # Points come by batch size: the last that both policies reached stays.
-            step_s = float(np.nanmedian(times[policy]))
+            step_s = points.geometric_mean(times[policy])
             both = validity.together(flags[(*point, p)] for p in (baseline, policy))
             made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup, both)
     return list(made.values())

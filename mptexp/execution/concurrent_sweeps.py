@@ -1,89 +1,146 @@
 """Which other sweeps measure on the devices of this machine: each leaves a file that others see.
 
 Two sweeps at once disturb one another though each may take less than the share of the processor
-that sensors notice. A file for each sweep and device lies in this user's cache, locked while the
-sweep measures; the system releases the lock of a process that is gone. Its time of modification is
-that of the sweep's last run, so that a sweep also sees one that began and ended during a run.
+that sensors notice. While a run is at work, its sweep locks a file for each of its devices in this
+user's cache; the system releases the lock of a process that is gone. The file holds when that run
+began or ended, so that a sweep also sees a run that began and ended during one of its own.
+
+Several machines may share the cache, and a clock may be set: so a file is one machine's, from its
+start to its end, and its time is that of the clock since then.
 """
 
 import fcntl
 import hashlib
 import os
+import platform
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
+from mptexp.host import machine
+from mptexp.host.devices import DeviceError, nvidia_handles
 from mptexp.host.project import user_cache
 from mptexp.records.schema import AT_ONCE
+from mptexp.spec.run import Run
 
 OLD_S = 7 * 86400.0  # no run began so long ago
+MOST_FILES = 1024  # of a sweep on one device: one for each run at work
+TIME_BYTES = 32
+
+
+def devices(run: Run, visible: str | None = None) -> list[str]:
+    """The devices that a run takes: the UUIDs of GPUs; of the CPU, an empty one.
+
+    Args:
+        run: the run.
+        visible: CUDA_VISIBLE_DEVICES of its processes; None: as this process has it. The UUIDs of
+            GPUs, or their numbers, as Ray gives them.
+    """
+    if run.gpu_model.endswith("(CPU)"):
+        return [""]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if visible is None else visible
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    if names and not all(name.isdigit() for name in names):
+        return names
+    return _uuids() or names or [""]
+
+
+def _uuids() -> list[str]:
+    """Those of the GPUs that this process sees, asked anew: Ray gives a process others later."""
+    import pynvml
+
+    try:
+        return [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in nvidia_handles()]
+    except (DeviceError, pynvml.NVMLError):
+        return []
 
 
 @contextmanager
-def announced(devices: Iterable[str]) -> Iterator[frozenset[Path]]:
-    """Lets other sweeps see that this one measures on some devices; without a cache, nothing.
+def announced(devices: Iterable[str], sweep: str = "") -> Iterator[Callable[[], list[str]]]:
+    """Lets other sweeps see that a run of this one is at work; without a cache, nothing.
 
     Args:
-        devices: UUIDs of GPUs; empty for the CPU.
+        devices: UUIDs of GPUs; an empty one for the CPU.
+        sweep: names the call that the run is part of, whose other runs are no other sweep.
 
     Yields:
-        The files of this sweep.
+        What gives the notes for the run's record, at its end: see `marks`.
     """
-    token, own = secrets.token_hex(6), set()
+    taken, sweep, since = set(devices), sweep or secrets.token_hex(6), machine.since_boot_s()
     with ExitStack() as held:
-        for device in set(devices):
-            with suppress(OSError):
-                path = _folder() / f"{_key(device)}-{token}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = held.enter_context(path.open("wb"))
-                fcntl.flock(file, fcntl.LOCK_EX)
-                own.add(path)
+        own = [file for device in taken if (file := _locked(device, sweep))]
+        for file in own:
+            held.enter_context(file)
+            _note_time(file)
         _remove_old()
+        before = marks(taken, sweep=sweep)  # one that is killed meanwhile leaves no time of its end
         try:
-            yield frozenset(own)
+            yield lambda: before or marks(taken, since, sweep)
         finally:
-            touch(own)
+            for file in own:
+                _note_time(file)
 
 
-def touch(own: Iterable[Path]) -> None:
-    """Says that this sweep measured until now."""
-    for path in own:
-        with suppress(OSError):
-            os.utime(path)
-
-
-def marks(
-    devices: Iterable[str], since: float | None = None, own: Iterable[Path] = ()
-) -> list[str]:
+def marks(devices: Iterable[str], since_s: float | None = None, sweep: str = "") -> list[str]:
     """What a record says of other sweeps that measured on its devices; empty where none did.
 
     Args:
-        devices: UUIDs of GPUs; empty for the CPU.
-        since: seconds of `time.time()`; now by default.
-        own: the files of this sweep.
+        devices: UUIDs of GPUs; an empty one for the CPU.
+        since_s: of `machine.since_boot_s`; now by default.
+        sweep: the one that asks, as it was announced.
     """
-    since = time.time() if since is None else since
-    paths = {path for device in devices for path in _folder().glob(f"{_key(device)}-*")}
-    return [AT_ONCE] if any(_was_at_work(path, since) for path in paths - set(own)) else []
+    since_s = machine.since_boot_s() if since_s is None else since_s
+    paths = [path for device in devices for path in _folder().glob(f"{_key(device)}-*")]
+    others = [path for path in paths if not sweep or path.name.split("-")[1] != sweep]
+    return [AT_ONCE] if any(_was_at_work(path, since_s) for path in others) else []
 
 
-def _was_at_work(path: Path, since: float) -> bool:
-    with suppress(OSError), path.open("rb") as file:
-        if os.fstat(file.fileno()).st_mtime >= since:
-            return True
+def _was_at_work(path: Path, since_s: float) -> bool:
+    with suppress(OSError, ValueError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        # Nothing was at work later than now.
+        return since_s <= float(file.read(TIME_BYTES)) <= machine.since_boot_s()
     return False
 
 
+def _locked(device: str, sweep: str) -> IO[bytes] | None:
+    """A file for a run, locked until it is closed; None where the cache takes none.
+
+    It is the first that no other run of the sweep holds: so a sweep leaves few files.
+    """
+    with suppress(OSError):
+        _folder().mkdir(parents=True, exist_ok=True)
+        for number in range(MOST_FILES):
+            path = _folder() / f"{_key(device)}-{sweep}-{number}"
+            path.touch()
+            file = path.open("r+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except OSError as error:
+                file.close()
+                if not isinstance(error, BlockingIOError):
+                    raise
+    return None
+
+
+def _note_time(file: IO[bytes]) -> None:
+    """Says that a run of this sweep was at work now."""
+    with suppress(OSError):
+        os.pwrite(file.fileno(), f"{machine.since_boot_s():.6f}".ljust(TIME_BYTES).encode(), 0)
+
+
 def _remove_old() -> None:
+    now_s = machine.since_boot_s()
     for path in _folder().glob("*"):
         with suppress(OSError):
-            if path.stat().st_mtime < time.time() - OLD_S and not _was_at_work(path, time.time()):
+            if path.stat().st_mtime < time.time() - OLD_S and not _was_at_work(path, now_s):
                 path.unlink()
 
 
@@ -92,4 +149,6 @@ def _folder() -> Path:
 
 
 def _key(device: str) -> str:
-    return hashlib.sha256(device.encode()).hexdigest()[:12]
+    """Names a device of this machine, until the machine is started again."""
+    here = machine.boot() or platform.node()
+    return hashlib.sha256(f"{here} {device}".encode()).hexdigest()[:12]

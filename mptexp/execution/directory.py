@@ -2,7 +2,11 @@
 
 import fcntl
 import os
+import re
 import shutil
+import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,11 +15,18 @@ from typing import Any
 from mptexp.errors import ParamsError
 from mptexp.execution import processes
 from mptexp.execution.plan import Planned
+from mptexp.host import files, machine
 from mptexp.host.devices import is_here
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, remove_runs
 from mptexp.spec import dataset_paths, params, yaml_documents
 from mptexp.spec.run import Run
+
+MARK = re.compile("[0-9a-f]{12}|")  # the name of a machine; empty where its writing was killed
+RENEWED_S = 15.0
+# Of a machine's mark, from when it was last renewed: several renewals may be missed on a busy
+# network. Clocks of machines that are further apart than this hide it.
+FRESH_S = 120.0
 
 
 @contextmanager
@@ -23,10 +34,11 @@ def locked(directory: SweepDir) -> Iterator[None]:
     """Holds the sweep's directory, so that no other process executes runs in it.
 
     The lock is on the directory itself. A lock file, such as the package filelock leaves, would
-    stay among the results, and be copied, merged and published with them.
+    stay among the results, and be copied, merged and published with them. Of a directory on NFS,
+    such a lock holds on one machine alone, see `_marked`.
 
     Raises:
-        ParamsError: if another process holds it, or it cannot be made.
+        ParamsError: if another process, or another machine, holds it, or it cannot be made.
     """
     root = directory.root
     try:
@@ -40,9 +52,91 @@ def locked(directory: SweepDir) -> Iterator[None]:
         except OSError:
             said = "another mptexp command is at work here; wait for it to end"
             raise ParamsError(f"{root}: {said}") from None
-        yield
+        with _marked(directory):
+            yield
     finally:
         os.close(descriptor)  # gives the lock back; so does the end of the process
+
+
+@contextmanager
+def _marked(directory: SweepDir) -> Iterator[None]:
+    """Shows other machines that share the directory, while it lasts, that one is at work in it.
+
+    By a file beside it whose time is renewed. One that is left by a kill stops no call on the same
+    machine, and on others none once it is old.
+
+    Raises:
+        ParamsError: if another machine shows so.
+    """
+    mark, own = directory.at_work, machine.boot()
+    left_s = _held_s(mark, own)
+    if left_s > 0:
+        raise ParamsError(
+            f"{directory.root}: an mptexp command on another machine is at work here; wait for it "
+            f"to end. If that machine is gone, wait {left_s:.0f} s, or delete {mark}"
+        )
+    if not own or not _write_mark(mark, own):
+        yield
+        return
+    ended = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(mark, ended), daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
+        with suppress(OSError):
+            if files.text(mark) in (own, ""):  # empty on a full disk
+                mark.unlink()
+
+
+def _held_s(mark: Path, own: str) -> float:
+    """For how many seconds more another machine's mark holds; 0 where there is none.
+
+    One from before this machine started may be its own, of before: another machine at work would
+    have renewed it since.
+
+    Args:
+        own: names this machine from its start on.
+    """
+    try:
+        marked = files.text(mark)  # read first: opening it refreshes what NFS knows of its time
+        if not own or marked in (own, "") or not MARK.fullmatch(marked):
+            return 0.0
+        age_s = _now(mark.parent) - mark.lstat().st_mtime
+    except OSError:
+        return 0.0
+    since_start_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return FRESH_S - age_s if -FRESH_S < age_s < min(FRESH_S, since_start_s) else 0.0
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock that dates the files of a folder, which may be a server's."""
+    with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime
+    return time.time()
+
+
+def _write_mark(mark: Path, own: str) -> bool:
+    """Whether a mark could be written: not where nobody may write, nor over another file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        if os.path.lexists(mark) and not MARK.fullmatch(files.text(mark)):
+            return False
+        descriptor = os.open(mark, flags, 0o644)
+    except OSError:
+        return False
+    with suppress(OSError), open(descriptor, "w", encoding="ascii") as file:
+        file.write(own)
+    return True
+
+
+def _renew(mark: Path, ended: threading.Event) -> None:
+    """Renews the time of a mark until its command has ended."""
+    while not ended.wait(RENEWED_S):
+        with suppress(OSError):
+            os.utime(mark, follow_symlinks=False)
 
 
 def _refusal(root: Path, error: OSError) -> ParamsError:
@@ -58,7 +152,8 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
         discard: whether the results of another params file may be deleted.
 
     Raises:
-        ParamsError: if the directory holds another sweep or something else, or is not writable.
+        ParamsError: if the directory holds another sweep or something else, or is not writable; if
+            a link stands for the folder of what was measured again.
     """
     root = directory.root
     check(directory, text, discard)
@@ -68,6 +163,11 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
     for part in directory.parts:
         for folder in part.partial.glob("*"):
             processes.end(folder.resolve())
+    if directory.superseded.is_symlink():  # another disk may lie behind it, or what others keep
+        raise ParamsError(
+            f"{directory.superseded}: is a link; make it a folder: what is measured again is moved "
+            "there"
+        )
     try:
         directory.mark()  # first: whatever the next call finds here is then known as mptexp's
         if not directory.params.exists() or _content(directory.params_text) != _content(text):
@@ -133,7 +233,7 @@ def _publish_whole(directory: SweepDir) -> None:
             whole = "ended_at" in store.read_record(path)
         except store.RecordError:
             continue
-        if whole and not directory.record(run_id).exists():
+        if whole:  # an earlier attempt gives way to it, as it would have a moment later
             directory.publish(run_id)
 
 

@@ -2,8 +2,7 @@
 
 import secrets
 import threading
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mptexp.execution import concurrent_sweeps, device_slots, fork_client, supervisor
+from mptexp.execution import device_slots, fork_client, supervisor
 from mptexp.execution.device_slots import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
@@ -76,16 +75,15 @@ def execute(
     free, waiting = list(slots), list(due)
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
     stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
-    announced = concurrent_sweeps.announced(slot.uuid for slot in slots)
     forks = nullcontext(how.servers) if how.servers else fork_client.servers(slots)
-    with announced as own, forks as servers, ThreadPoolExecutor(len(slots)) as pool:
+    with forks as servers, ThreadPoolExecutor(len(slots)) as pool:
         try:
             while waiting or working:
                 for planned, taken in _startable(waiting, free, slots):
                     waiting.remove(planned)
                     free = [slot for slot in free if slot not in taken]
                     yield planned, None
-                    future = pool.submit(_execute, planned, job, how, taken, stop, servers, own)
+                    future = pool.submit(_execute, planned, job, how, taken, stop, servers)
                     working[future] = (planned, taken)
                     future.add_done_callback(ended.put)
                 with suppress(Empty):
@@ -123,13 +121,10 @@ def _execute(
     taken: Sequence[Slot],
     stop: threading.Event,
     servers: fork_client.Servers | None,
-    own: Collection[Path],
 ) -> dict[str, Any]:
     """Executes one run on its devices, again as often as `retries` allows; its last record."""
-    uuids = [slot.uuid for slot in taken]
     for attempt in range(1, how.retries + 2):
         again = [f"attempt {attempt}, after others had failed"] if attempt > 1 else []
-        began = time.time()
         record = supervisor.execute(
             planned.run,
             job.notebook,
@@ -141,9 +136,7 @@ def _execute(
             stop,
             how.invocation,
             servers,
-            lambda since=began: concurrent_sweeps.marks(uuids, since, own),
         )
-        concurrent_sweeps.touch(own)
         if record["status"] in schema.FINAL:
             break
     return record

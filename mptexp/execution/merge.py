@@ -41,6 +41,7 @@ class Copy:
         digests: of those of FILES that it has; of the record without what is read from the trace.
         traced: whether the record holds what was read from the trace.
         changed: whether it is another record than the one that was written.
+        ended_at: when the run ended; empty where that is unknown.
     """
 
     place: SweepDir
@@ -52,6 +53,7 @@ class Copy:
     digests: dict[str, str]
     traced: bool
     changed: bool
+    ended_at: str
 
     @property
     def record(self) -> Path:
@@ -68,7 +70,7 @@ class Merged:
         present: how many runs the result had already.
         faults: a sentence for each record that could not be read, and so was not merged, and for
             each that was changed since it was written and is the only one of its run, or was
-            replaced.
+            replaced, or is that of a run which was measured again.
         missing: device -> how many of its runs have no final result yet.
         unused: how many other results of the same runs were kept as superseded.
     """
@@ -232,6 +234,8 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
                 copies.setdefault((number, record["run_id"]), []).append(
                     _as_copy(place, part, path.parent, record)
                 )
+            earlier = store.superseded_records(part)
+            faults += [f"{text}; kept as it is" for text in earlier.damaged + earlier.changed]
     return list(copies.values()), faults
 
 
@@ -240,7 +244,8 @@ def _as_copy(place: SweepDir, part: SweepDir, folder: Path, record: dict[str, An
     known = [record[name] for name in ("run_id", "status", "parameters")]
     traced = bool((record.get("profile") or {}).get("rows"))
     digests, device = _digests(folder, record), tables.device(record)
-    return Copy(place, part, *known, device, digests, traced, "changed" in record)
+    ended = record.get("ended_at") or ""
+    return Copy(place, part, *known, device, digests, traced, "changed" in record, ended)
 
 
 def _digests(folder: Path, record: dict[str, Any]) -> dict[str, str]:
@@ -268,8 +273,11 @@ def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
     """
     chosen, conflicts, apart = [], [], []
     for copies in runs:
-        left = [one for one in copies if one.status in schema.FINAL] or copies
+        left = [one for one in copies if one.status in schema.FINAL]
         left = [one for one in left if not one.changed] or left
+        if not left:  # attempts, of which none is a result: the run is executed again
+            chosen.append(max(copies, key=lambda one: (not one.changed, one.ended_at)))
+            continue
         if len({one.device for one in left} - {""}) > 1:
             apart.append(_on_two_devices(left))
             continue
@@ -349,13 +357,36 @@ def _digest_of(path: Path) -> str:
 
 
 def _copy_files(run: Path, kept: Path) -> None:
-    """Copies a run's files into a new folder; into one that is there, nothing."""
-    if kept.exists():
+    """Copies a run's files beside their place, then moves them there together.
+
+    What is there stays where it is whole. A merge of an earlier version that a full disk or a kill
+    ended may have left a part of it.
+
+    Args:
+        run: a folder of a superseded run.
+        kept: its place.
+    """
+    named = [path for path in map(run.joinpath, FILES) if path.is_file()]
+    named = [path for path in named if not path.is_symlink()]  # which may lead out of the directory
+    if all(_same_size(path, kept / path.name) for path in named):
         return
-    kept.mkdir(parents=True)
-    for path in filter(Path.is_file, map(run.joinpath, FILES)):
-        if not path.is_symlink():  # a link may lead out of the directory
-            shutil.copyfile(path, kept / path.name)
+    folder = SweepDir(kept.parent.parent).partial / "superseded" / kept.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for path in named:
+        shutil.copyfile(path, folder / path.name)
+    kept.parent.mkdir(exist_ok=True)
+    shutil.rmtree(kept, ignore_errors=True)
+    folder.rename(kept)
+    shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def _same_size(path: Path, copied: Path) -> bool:
+    """Whether a file is there in its whole length: its folder's name tells its content."""
+    try:
+        return path.stat().st_size <= copied.stat().st_size
+    except OSError:
+        return False
 
 
 def _copy(one: Copy, copies: Sequence[Copy], out: SweepDir) -> list[str]:

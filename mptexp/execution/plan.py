@@ -1,7 +1,7 @@
 """The plan of a sweep: its runs, how each of them stands, and what the remaining ones will cost."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from ruamel.yaml.error import YAMLError
 
 from mptexp.errors import ParamsError
 from mptexp.execution import max_batch
-from mptexp.host.devices import is_here, local_device
+from mptexp.host.devices import is_here, local_device, local_devices
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import dataset_paths, fields, yaml_documents
@@ -18,6 +18,7 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 DAMAGED = "damaged"  # the state of a run whose record cannot be read
+ELSEWHERE = "elsewhere"  # of one without a result, for a device that this machine lacks
 # States of runs that have ended and are measured again with the rest of their block, see
 # `remeasuring`.
 INTERRUPTED, FLAGGED = "interrupted", "flagged"
@@ -31,8 +32,8 @@ class Planned:
     Attributes:
         run_id: its id.
         run: its parameters.
-        state: a status, DAMAGED, `pending`, or `elsewhere` (for the device of another machine), or
-            one of AGAIN: the run has ended and is measured again.
+        state: a status, DAMAGED, `pending`, ELSEWHERE, or one of AGAIN: the run has ended and is
+            measured again.
         wall_s: the seconds that it took, if it has ended.
         invocation: names the call of `mptexp run` that measured it.
     """
@@ -46,7 +47,7 @@ class Planned:
     @property
     def due(self) -> bool:
         """Whether the next call executes it."""
-        return self.state not in (*schema.FINAL, "elsewhere")
+        return self.state not in (*schema.FINAL, ELSEWHERE)
 
 
 def runs(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Planned]:
@@ -61,7 +62,7 @@ def runs(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Pl
     planned = states(sweep.runs(further, directory.order_seed), sweep, directory)
     if not everywhere:
         return planned
-    return [replace(p, state="pending") if p.state == "elsewhere" else p for p in planned]
+    return [replace(p, state="pending") if p.state == ELSEWHERE else p for p in planned]
 
 
 def states(some: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Planned]:
@@ -76,7 +77,7 @@ def states(some: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Plann
 
 
 def _planned(run_id: str, run: Run, path: Path) -> Planned:
-    due = "pending" if is_here(run.gpu_model) else "elsewhere"
+    due = "pending" if is_here(run.gpu_model) else ELSEWHERE
     if not _is_there(path):
         return Planned(run_id, run, due)
     try:
@@ -84,7 +85,7 @@ def _planned(run_id: str, run: Run, path: Path) -> Planned:
     except store.RecordError:
         record = {"status": DAMAGED}
     # Only the machine on which a run failed tries it again.
-    again = record["status"] not in schema.FINAL and due == "elsewhere"
+    again = record["status"] not in schema.FINAL and due == ELSEWHERE
     state = due if again else record["status"]
     return Planned(run_id, run, state, record.get("wall_s"), record.get("invocation", ""))
 
@@ -96,13 +97,41 @@ def _is_there(path: Path) -> bool:
         return True
 
 
+def counts(planned: Iterable[Planned]) -> dict[str, int]:
+    """How many runs are `done`, are `due`, and are `elsewhere`: each is one of the three."""
+    kinds = ["due" if p.due else ELSEWHERE if p.state == ELSEWHERE else "done" for p in planned]
+    return {kind: kinds.count(kind) for kind in ("done", "due", ELSEWHERE)}
+
+
+def lacking(planned: Iterable[Planned]) -> list[str]:
+    """The devices of the runs that are elsewhere, as they were asked for."""
+    return sorted({p.run.gpu_model for p in planned if p.state == ELSEWHERE})
+
+
+def impossible(planned: Sequence[Planned]) -> str:
+    """Why a call with these runs can do nothing, nor has anything been done; empty where it can.
+
+    Where some have a result, copied from their machine, what is missing is normal.
+    """
+    if not planned or counts(planned)[ELSEWHERE] < len(planned):
+        return ""
+    here = ", ".join(dict.fromkeys(name for name, _ in local_devices()))
+    return (
+        f"gpu_model {', '.join(lacking(planned))}: this machine has no such device, and none of "
+        f"the chosen runs has a result yet; allowed here: local, which is {here}; or run it on a "
+        "machine that has the device"
+    )
+
+
 def select(planned: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
     """Returns the runs that match every `key=value`; values of one key are alternatives.
 
     Raises:
-        ParamsError: for a filter that is not key=value, names no parameter, or matches no run.
+        ParamsError: for a filter that is not key=value, names no parameter, or whose value no run
+            has, or none of those that the other keys leave: an alternative that is dropped without
+            a word is taken for measured.
     """
-    wanted: dict[str, list[str]] = {}
+    wanted: dict[str, dict[str, str]] = {}
     for text in filters:
         name, equals, value = text.partition("=")
         if not equals or name not in Run.model_fields:
@@ -110,17 +139,34 @@ def select(planned: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
                 f"--only {text}: not key=value with a parameter's name; allowed names: "
                 f"{', '.join(Run.model_fields)}"
             )
-        wanted.setdefault(name, []).append(value)
-    selected = list(planned)
+        wanted.setdefault(name, {})[_canonical(name, value)] = value
     for name, values in wanted.items():
-        present = sorted({str(getattr(p.run, name)) for p in selected})
-        meant = {_canonical(name, value) for value in values}
-        selected = [p for p in selected if _comparable(name, getattr(p.run, name)) in meant]
-        if not selected:
-            raise ParamsError(
-                f"--only {name}={values[0]}: no run has it; its values here: {', '.join(present)}"
-            )
-    return selected
+        _refuse_absent(planned, name, values, "no run has it; its values here")
+    for name, values in wanted.items():
+        others = _matching(planned, {key: wanted[key] for key in wanted.keys() - {name}})
+        _refuse_absent(others, name, values, "no run that the others leave has it; their values")
+    return _matching(planned, wanted)
+
+
+def _matching(planned: Sequence[Planned], wanted: Mapping[str, Container[str]]) -> list[Planned]:
+    """The runs that have one of the values of every key."""
+    return [
+        p
+        for p in planned
+        if all(_comparable(name, getattr(p.run, name)) in wanted[name] for name in wanted)
+    ]
+
+
+def _refuse_absent(
+    planned: Sequence[Planned], name: str, values: Mapping[str, str], why: str
+) -> None:
+    """Refuses a value that none of some runs has; values are as given, by their canonical text."""
+    there = [getattr(p.run, name) for p in planned]
+    present = {_comparable(name, value) for value in there}
+    for canonical, given in values.items():
+        if canonical not in present:
+            known = ", ".join(sorted(set(map(str, there)))) or "none"
+            raise ParamsError(f"--only {name}={given}: {why}: {known}")
 
 
 def _canonical(name: str, given: str) -> str:
@@ -150,9 +196,14 @@ def point(run: Run) -> Point:
     return run.gpu_model, run.model_dump_json(exclude={"block", "seed"})
 
 
-def remaining_s(planned: Sequence[Planned], sweep: Sweep) -> float | None:
-    """Estimated seconds of the runs that are due; None if nothing is known yet."""
-    return Costs(planned, sweep).total_s(point(p.run) for p in planned if p.due)
+def remaining_s(planned: Sequence[Planned], costs: "Costs") -> float | None:
+    """Estimated seconds of those of some runs that are due; None if nothing is known yet.
+
+    Args:
+        planned: the runs.
+        costs: from all runs of the directory, not from these alone: others tell what they cost.
+    """
+    return costs.total_s(point(p.run) for p in planned if p.due)
 
 
 class Costs:

@@ -53,15 +53,19 @@ class Output:
         """Prints a line, however long, with its control characters shown."""
         self.console.print(plain(text), soft_wrap=True, style=style)
 
-    def announce(self, chosen: Sequence[Planned], job: Job) -> None:
+    def announce(self, chosen: Sequence[Planned], job: Job, costs: plan.Costs) -> None:
         """Says how many of the chosen runs are done, and how many will be executed."""
         if self.brief:
             return
         for sentence in device_slots.found(p.run for p in chosen):
             self.say(sentence)
-        n, due = len(chosen), sum(p.due for p in chosen)
-        if due < n:
-            self.say(f"{n - due} of {n} runs are done already or belong elsewhere")
+        n, (done, due, elsewhere) = len(chosen), plan.counts(chosen).values()
+        if done:
+            self.say(f"{done} of {n} runs are done already")
+        if elsewhere:
+            lacking = ", ".join(plan.lacking(chosen))
+            devices = f"for devices that this machine lacks ({lacking})"
+            self.say(f"{elsewhere} of {n} runs are {devices}")
         for state, why in AGAIN.items():
             again = sum(p.state == state for p in chosen)
             if again:
@@ -69,14 +73,14 @@ class Output:
         if due:
             runs = f"{due} {'run' if due == 1 else 'runs'} of {job.notebook.stem}"
             self.say(
-                f"{runs} into {job.directory.root}, {expected(chosen, job.sweep)} "
+                f"{runs} into {job.directory.root}, {expected(chosen, costs)} "
                 "(Ctrl-C stops; the same command goes on)"
             )
 
 
-def expected(planned: Sequence[Planned], sweep: Sweep) -> str:
+def expected(planned: Sequence[Planned], costs: plan.Costs) -> str:
     """How long the runs that are due will take, in words: side by side where GPUs allow it."""
-    seconds = plan.remaining_s(planned, sweep)
+    seconds = plan.remaining_s(planned, costs)
     if seconds is None:
         return "unknown until the first run has ended"
     due = [p.run for p in planned if p.due]
@@ -167,15 +171,20 @@ def _cell_bar(total: int) -> Iterator[Bar]:
 class Progress:
     """Shows the runs that have ended, those at work and the time left.
 
+    It takes the costs of the whole directory, so that a sweep that goes on knows what it knew, and
+    adds those of the runs that end.
+
     Attributes:
         ended: how many runs have ended.
         total: how many there are.
         bar: shows how far the sweep is; nothing before one is set.
     """
 
-    def __init__(self, console: Console, due: Sequence[Planned], sweep: Sweep) -> None:
+    def __init__(
+        self, console: Console, due: Sequence[Planned], sweep: Sweep, costs: plan.Costs
+    ) -> None:
         self.console, self.ended, self.total = console, 0, len(due)
-        self.costs = plan.Costs(due, sweep)
+        self.costs = costs
         self.left = {p.run_id: plan.point(p.run) for p in due}
         self.begun: dict[str, tuple[str, float]] = {}  # run id -> label, when: of those at work
         # What the bar shows, which another thread draws: replaced as a whole, never changed.

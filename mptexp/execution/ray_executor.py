@@ -58,7 +58,7 @@ def execute(
     task = ray.remote(max_retries=0)(_task)
     data_dir = str(how.data_dir.expanduser().absolute()) if how.data_dir else None
     notebook = (job.notebook.name, job.notebook.read_bytes(), job.sweep.notebook)
-    shared = (*notebook, how.timeout_s, data_dir, uuid.uuid4().hex)
+    shared = (*notebook, how.timeout_s, data_dir, uuid.uuid4().hex, how.invocation)
     waiting, losses = list(due), Counter[tuple[str, str]]()
     working: dict[Any, tuple[Planned, Place]] = {}
     try:
@@ -251,6 +251,7 @@ def _task(
     timeout_s: float,
     data_dir: str | None,
     call: str,
+    invocation: str,
 ) -> dict[str, bytes]:
     """Executes one run on this node, in a process of its own as everywhere; returns its files.
 
@@ -259,6 +260,7 @@ def _task(
         file, text, name: the notebook's file name, its content, its name in the params file.
         data_dir: as of --data-dir, a folder of this node.
         call: what names this call of `execute`, on all nodes.
+        invocation: what names the call of `mptexp run`, whose other runs are no other sweep.
     """
     run = Run(**parameters)
     if "OMP_NUM_THREADS" not in psutil.Process().environ():  # nor when this process began
@@ -268,7 +270,7 @@ def _task(
     with tempfile.TemporaryDirectory(prefix="mptexp") as made:
         notebook, directory = Path(made) / file, SweepDir(Path(made) / "sweep")
         notebook.write_bytes(text)
-        supervisor.execute(run, notebook, name, directory, timeout_s, hidden)
+        supervisor.execute(run, notebook, name, directory, timeout_s, hidden, invocation=invocation)
         written = (directory.runs / run.run_id(name)).iterdir()
         return {path.name: path.read_bytes() for path in written if path.name in FILES}
 

@@ -9,15 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from mptexp.execution import fork_client, processes
+from mptexp.execution import concurrent_sweeps, fork_client, processes
 from mptexp.execution.fork_client import Servers, Worker
 from mptexp.execution.scratch import scratch_folder
-from mptexp.execution.worker import NO_MEMORY
+from mptexp.execution.worker import says_no_memory
 from mptexp.host import machine
 from mptexp.host.project import child_environment
 from mptexp.records import privacy, schema, store
@@ -27,6 +28,10 @@ from mptexp.spec.run import Run
 from mptexp.traces import xplane
 
 WATCH_S = 0.02  # between two readings of the memory of a run that has a limit
+LAST_LINES = 10  # of a process that ended itself, in which it says why; its threads speak at once
+# What follows of a fatal error: the stack of each of Python's threads.
+AFTER_THE_LAST = "Fatal Python error:"
+STACK = ("*** Check failure stack trace", "@ ")  # of C++, in between
 STOP_S = 0.5  # between two checks of whether the sweep is to stop
 # With these no further run could be written either.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -47,9 +52,10 @@ def execute(
     stop: threading.Event | None = None,
     invocation: str = "",
     servers: Servers | None = None,
-    ended_marks: Callable[[], list[str]] = list,
 ) -> dict[str, Any]:
     """Executes one run in a process of its own and publishes what it left; returns its record.
+
+    Whoever executes it, other sweeps see that it measures, and its record says which measured too.
 
     Args:
         run: its parameters.
@@ -60,9 +66,8 @@ def execute(
         environment: variables of the run's processes, such as the GPUs that they may see.
         marks: notes for the record on how the run was executed.
         stop: set by another thread, it ends the run.
-        invocation: names the call of `mptexp run`, for the record.
+        invocation: names the call of `mptexp run`, for the record and for other sweeps.
         servers: where its processes are forked; None: they are started anew.
-        ended_marks: gives the notes that are known once the run has ended.
 
     Raises:
         Stopped: after `stop`.
@@ -74,7 +79,7 @@ def execute(
     folder.mkdir(parents=True)
     began = time.monotonic()
     try:
-        with scratch_folder() as scratch:
+        with scratch_folder() as scratch, _announced(run, environment, invocation) as others:
             task = {"notebook": str(notebook), "parameters": run.model_dump()}
             (scratch / "task.json").write_text(json.dumps(task))
             given = _environment(scratch, folder, run, name) | dict(environment or {})
@@ -82,11 +87,11 @@ def execute(
             marks = [*marks, fork_client.FALLBACK] if servers and not worker else marks
             worker = worker or _start(scratch, given)
             ended = _wait(worker, scratch, folder, timeout_s, _limit(run), stop)
+            marks = [*marks, *others()]
     except BaseException:  # Ctrl-C above all: nothing of this run may stay behind
         processes.end(folder)
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    marks = [*marks, *ended_marks()]
     try:
         wall_s = time.monotonic() - began
         record = _finish(folder, run, name, ended, wall_s, marks, invocation)
@@ -97,6 +102,13 @@ def execute(
             raise
     directory.publish(run_id)
     return record
+
+
+def _announced(
+    run: Run, environment: Mapping[str, str] | None, invocation: str
+) -> AbstractContextManager[Callable[[], list[str]]]:
+    visible = (environment or {}).get("CUDA_VISIBLE_DEVICES")
+    return concurrent_sweeps.announced(concurrent_sweeps.devices(run, visible), invocation)
 
 
 def _environment(scratch: Path, folder: Path, run: Run, name: str) -> dict[str, str]:
@@ -167,14 +179,22 @@ def _outcome(
     except (OSError, ValueError):
         if worker.returncode < 0:
             name = signal.Signals(-worker.returncode).name
-            outcome = {"status": "killed", "error": f"the worker was ended by {name}"}
+            why = f"the worker was ended by {name}"
+            outcome = {"status": "killed", "error": why, "signal": name}
         else:
             last = lines[-1] if lines else "the worker ended without a word"
             outcome = {"status": "failed", "error": last}
-    proof = [line for line in lines if any(words in line for words in NO_MEMORY)]
-    if outcome["status"] == "killed" and proof:  # a framework may end its process itself
-        return {"status": "oom", "error": proof[-1]}
-    return outcome
+    # A framework may end its process itself. To one that others ended a printed line is no cause.
+    aborted = outcome.pop("signal", "") == signal.SIGABRT.name
+    proof = [line for line in _last(lines) if says_no_memory(line)] if aborted else []
+    return {"status": "oom", "error": proof[-1]} if proof else outcome
+
+
+def _last(lines: Sequence[str]) -> list[str]:
+    """The last that a process said before it ended itself, without its threads' stacks."""
+    fatal = [number for number, line in enumerate(lines) if line.startswith(AFTER_THE_LAST)]
+    said = lines[: fatal[-1]] if fatal else lines
+    return [line for line in said if not line.startswith(STACK)][-LAST_LINES:]
 
 
 def _watch(

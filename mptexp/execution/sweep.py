@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from mptexp.errors import Interrupted, Stopped
+from mptexp.errors import Interrupted, ParamsError, Stopped
 from mptexp.execution import (
     concurrent_sweeps,
     device_slots,
@@ -39,12 +39,19 @@ class Remaining:
         due: how many of them the next call executes: they failed, or this one did not get to them.
         waiting: how many of these it did not get to.
         searched: whether every search for a largest batch came to an end.
+        elsewhere: how many have no result, and are for a device that this machine lacks.
     """
 
     runs: int
     due: int
     searched: bool = True
     waiting: int = 0
+    elsewhere: int = 0
+
+    @property
+    def done(self) -> int:
+        """How many came to an end, here or, copied from there, on another machine."""
+        return self.runs - self.due - self.elsewhere
 
 
 def execute(
@@ -73,7 +80,8 @@ def execute(
             are then deleted: what a user alone may ask for, by --fresh of the whole sweep.
 
     Raises:
-        ParamsError: if something is wrong with the input; nothing is written then.
+        ParamsError: if something is wrong with the input, or none of the chosen runs has a result
+            or can be executed here; nothing is written then.
         Interrupted: after Ctrl-C.
         Stopped: if the runs cannot be executed to the end.
     """
@@ -104,8 +112,11 @@ def _execute(
     def chosen(repair: Collection[str] = ()) -> list[Planned]:
         return remeasuring.chosen(job, only, repair, on_ray)
 
-    # Wrong filters, data and models are refused here, before anything is written.
-    wanted = [p.run for p in chosen(repair) if p.due or fresh]
+    # Wrong filters, devices, data and models are refused here, before anything is written.
+    asked = chosen(repair)
+    if why := plan.impossible(asked):
+        raise ParamsError(why)
+    wanted = [p.run for p in asked if p.due or fresh]
     if on_ray:
         ray_cluster.connect(address, [run.gpu_model for run in wanted])
     elif not how.prepared:
@@ -125,7 +136,8 @@ def _execute(
             execute_due(apart, job, replace(how, invocation=local_executor.invocation()), output)
             left = chosen()
     waiting = sum(p.state in ("pending", plan.INTERRUPTED) for p in left)
-    return Remaining(len(left), sum(p.due for p in left), searched, waiting)
+    known = plan.counts(left)
+    return Remaining(len(left), known["due"], searched, waiting, known[plan.ELSEWHERE])
 
 
 def _search(
@@ -142,6 +154,8 @@ def _search(
             ended &= fits is not None
             result = "fits" if fits else f"{record['status']}: {record['error']}"
             text = f"largest batch: {run.policy}, batch size {run.batch_size}: {result}"
+            beside = schema.AT_ONCE in record.get("marks", [])  # whose memory it may have lacked
+            text += " (another sweep of mptexp measured on this device)" * beside
             output.say(text, style=None if fits else "yellow")
     except KeyboardInterrupt:
         raise Interrupted("the attempts made so far are kept") from None
@@ -166,19 +180,23 @@ def execute_due(chosen: Sequence[Planned], job: Job, how: Execution, output: Out
     Raises:
         Interrupted, Stopped: as `execute` does.
     """
-    output.announce(chosen, job)
     due = [p for p in chosen if p.due]
+    costs = plan.Costs(_with_others(chosen, job) if due else (), job.sweep)
+    output.announce(chosen, job, costs)
     if not due:
         return
-    uuids = [slot.uuid for slot in device_slots.slots(how.parallel)]
-    if how.executor != "ray" and concurrent_sweeps.marks(uuids):
+    beside = _is_beside_another(how)
+    if beside:
         output.say(BESIDE, style="yellow")
     executor = ray_executor if how.executor == "ray" else local_executor
-    progress = Progress(output.console, due, job.sweep)
+    progress = Progress(output.console, due, job.sweep, costs)
     try:
         with bar(output.console, len(due)) as progress.bar:
             for planned, record in executor.execute(due, job, how):
                 progress.show(planned, record)
+                if not beside and record and schema.AT_ONCE in record.get("marks", []):
+                    beside = True  # one that began later, or on a node of Ray's
+                    output.say(BESIDE, style="yellow")
                 if record and output.on_record:
                     output.on_record(record)
                 interrupt.check()
@@ -192,6 +210,18 @@ def execute_due(chosen: Sequence[Planned], job: Job, how: Execution, output: Out
         raise Stopped(f"{error}; the same command goes on with them") from None
     except OSError as error:
         raise _no_room(job, error) from None
+
+
+def _is_beside_another(how: Execution) -> bool:
+    """Whether another sweep is at work on the devices here, which Ray's nodes need not have."""
+    uuids = [slot.uuid for slot in device_slots.slots(how.parallel)]
+    return how.executor != "ray" and bool(concurrent_sweeps.marks(uuids))
+
+
+def _with_others(chosen: Sequence[Planned], job: Job) -> list[Planned]:
+    """The chosen runs with all others of the directory, whose costs are known as well."""
+    every = plan.runs(job.sweep, job.directory)
+    return list({p.run_id: p for p in (*every, *chosen)}.values())
 
 
 def _no_room(job: Job, error: OSError) -> Stopped:

@@ -5,6 +5,7 @@ run's folder and writes FOLDER/outcome.json. It is a process of its own so that 
 does can harm the sweep, and it ends, with its Jupyter kernel, when the sweep's process is gone.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -20,8 +21,31 @@ OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
 # by C++ when nobody catches the exception.
 NO_MEMORY = ("RESOURCE_EXHAUSTED", "Dst tensor is not initialized", "can't allocate memory")
 NO_MEMORY += ("std::bad_alloc",)
+# What TensorFlow calls a ResourceExhaustedError too, after the system's own word for it (Abseil's
+# ErrnoToStatusCode): the disk, files and the like, of which nothing says that memory ran out.
+NOT_MEMORY = tuple(
+    os.strerror(number)
+    for number in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EMLINK,
+        errno.ENOBUFS,
+        errno.EUSERS,
+    )
+)
 # oneDNN has no implementation of this type for this CPU: trying again will not help.
 NO_PRIMITIVE = "could not create a primitive descriptor"
+
+
+def says_no_memory(text: str) -> bool:
+    """Whether a framework says in these words that memory ran out, and not a disk."""
+    return any(words in text for words in NO_MEMORY) and not _says_another(text)
+
+
+def _says_another(text: str) -> bool:
+    return any(words in text for words in NOT_MEMORY)
 
 
 def outcome(error: Exception) -> dict[str, str]:
@@ -31,7 +55,7 @@ def outcome(error: Exception) -> dict[str, str]:
     first = _telling_line(text)
     if name == "DeadKernelError":
         return _died(getattr(error, "exit_status", None))
-    if name in OUT_OF_MEMORY or any(words in text for words in NO_MEMORY):
+    if says_no_memory(text) or (name in OUT_OF_MEMORY and not _says_another(text)):
         return {"status": "oom", "error": f"{name}: {first}"}
     if NO_PRIMITIVE in text:
         return {"status": "unsupported", "error": f"{name}: {first}"}
@@ -41,12 +65,13 @@ def outcome(error: Exception) -> dict[str, str]:
 
 
 def _died(exit_status: int | None) -> dict[str, str]:
-    """How a Jupyter kernel that is gone ended: by a signal, or by leaving."""
+    """How a Jupyter kernel that is gone ended: by a signal, which is named, or by leaving."""
     if exit_status is None:
         return {"status": "killed", "error": "the Jupyter kernel died"}
     if exit_status < 0:
         name = signal.Signals(-exit_status).name
-        return {"status": "killed", "error": f"the Jupyter kernel was ended by {name}"}
+        why = f"the Jupyter kernel was ended by {name}"
+        return {"status": "killed", "error": why, "signal": name}
     left = f"left with exit status {exit_status} before its notebook had ended"
     return {"status": "failed", "error": f"the Jupyter kernel {left}"}
 

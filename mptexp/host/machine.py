@@ -1,6 +1,7 @@
-"""A name for the machine that measures, which leads to no machine."""
+"""The machine that measures: a name, which leads to no machine, and a clock that nobody sets."""
 
 import hashlib
+import time
 from pathlib import Path
 
 DRAWN = Path("/proc/sys/kernel/random/boot_id")
@@ -16,3 +17,12 @@ def boot() -> str:
     except OSError:
         return ""
     return hashlib.sha256(f"mptexp {drawn}".encode()).hexdigest()[:12] if drawn else ""
+
+
+def since_boot_s() -> float:
+    """Seconds since the machine's start, by a clock that all its processes share.
+
+    It goes on while the machine sleeps, where the system has such a clock.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)

@@ -205,9 +205,11 @@ def measurement(record: Mapping[str, Any]) -> tuple[float, ...]:
 def measured_at(record: Mapping[str, Any]) -> list[float]:
     """When its sensors began and ended, in seconds since the machine started; empty if unknown.
 
-    Sensors are read by the clock of Linux that counts from there, in every process alike.
+    Sensors are read by the clock of Linux that counts from there, in every process alike. It stands
+    still while the machine sleeps, so that those seconds are added.
     """
-    times = [s["time"] for s in record.get("samples") or [] if isinstance(s.get("time"), float)]
+    looks = [(s.get("time"), s.get("asleep_s", 0.0)) for s in record.get("samples") or []]
+    times = [sum(pair) for pair in looks if all(isinstance(one, float) for one in pair)]
     return [min(times), max(times)] if times else []
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -218,9 +218,41 @@ def read_records(
     return _read_all(directory.runs, without)
 
 
-def superseded_records(directory: SweepDir, without: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The readable records of the runs that were measured again; without as in `read_records`."""
-    return [] if directory.superseded.is_symlink() else _read_all(directory.superseded, without)[0]
+class Superseded(NamedTuple):
+    """The runs of a sweep that were measured again.
+
+    Attributes:
+        records: those that can be read.
+        damaged: a sentence for each that cannot.
+        changed: a sentence for each that is another than the one that was written.
+    """
+
+    records: list[dict[str, Any]]
+    damaged: list[str]
+    changed: list[str]
+
+
+def superseded_records(directory: SweepDir, without: Sequence[str] = ()) -> Superseded:
+    """The records of the runs that were measured again; without as in `read_records`.
+
+    What is claimed reaches over them, so one that is missing from here must be named. The folder of
+    each is named by its content, by which one that was made anew is known as well.
+    """
+    folder = directory.superseded
+    if folder.is_symlink():
+        return Superseded([], [f"{folder}: a link, which is not followed"], [])
+    records, damaged, others = [], [], []
+    for path in record_files(folder):
+        try:
+            record = read_record(path)
+        except RecordError as error:
+            damaged.append(str(error))
+            continue
+        if path.parent != directory.superseded_as(record["run_id"], path.read_bytes()):
+            record["changed"] = True
+        others += [f"{path}: {CHANGED}"] * ("changed" in record)
+        records.append(_kept(record, without))
+    return Superseded(records, damaged, others)
 
 
 def record_files(folder: Path) -> list[Path]:
@@ -256,9 +288,14 @@ def _read_all(folder: Path, without: Sequence[str]) -> tuple[list[dict[str, Any]
         except RecordError as error:
             damaged.append(str(error))
             continue
-        kept = {name: value for name, value in record.items() if name not in without}
-        records.append(kept | {"measured_at": consistency.measured_at(record)})
+        records.append(_kept(record, without))
     return records, damaged
+
+
+def _kept(record: Mapping[str, Any], without: Sequence[str]) -> dict[str, Any]:
+    """A record without some of its keys, and when it was measured."""
+    kept = {name: value for name, value in record.items() if name not in without}
+    return kept | {"measured_at": consistency.measured_at(record)}
 
 
 def _plain(value: Any) -> Any:

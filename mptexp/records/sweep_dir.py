@@ -131,6 +131,15 @@ class SweepDir:
         return self.root / "replaced"
 
     @property
+    def at_work(self) -> Path:
+        """Says which machine is at work here; beside the directory, so that nothing takes it along.
+
+        Archives, copies and sites are made of what lies in the directory.
+        """
+        real = files.real(self.root)
+        return real.parent / f".{real.name}.at_work"
+
+    @property
     def measured(self) -> Path:
         """A line for each run that came to an end here, its id and the digits of its record.
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.errors import ParamsError
 from mptexp.host import files
@@ -22,7 +21,7 @@ from mptexp.report.figures import all_figures, output
 from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import data_files, first_screen_html
-from mptexp.report.tables import text_tables
+from mptexp.report.tables import number_tables, text_tables
 from mptexp.report.text.markdown import bullets, safe
 
 NOTED = "exported.json"  # what an export wrote into a folder: file -> SHA-256 of its content
@@ -133,9 +132,9 @@ def _digest(file: Path) -> str:
 def _tables(tables: Tables, folder: Path) -> str:
     """Writes the tables; returns the one that opens a report."""
     pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = {
-        "table": (summary.headline(tables), text_tables.headline_rows(tables)),
-        "best_batch_size": (speedups.at_best_batch(tables), text_tables.best_rows(tables)),
-        "accuracy": (accuracy.differences(tables), text_tables.accuracy_rows(tables)),
+        "table": (number_tables.headline(tables), text_tables.headline_rows(tables)),
+        "best_batch_size": (number_tables.best_batch_sizes(tables), text_tables.best_rows(tables)),
+        "accuracy": (number_tables.accuracies(tables), text_tables.accuracy_rows(tables)),
     }
     for name, (numbers, text) in pairs.items():
         if not numbers.empty:

@@ -1,35 +1,76 @@
 """Why one policy was faster or slower, part by part, for the cells of a notebook."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
-from great_tables import GT
+from great_tables import GT, html
 from IPython.display import HTML, Markdown
 
 from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.errors import ParamsError
+from mptexp.host.terminal import visible
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep, trace_report
 from mptexp.report.answers import trace_answer, why
 from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
 from mptexp.report.measured_sweep import MeasuredSweep
-from mptexp.report.tables import text_tables, why_tables
+from mptexp.report.tables import text_tables
 from mptexp.report.text import markdown, wording
 
-MOST_ROWS = 40
+# What the matrix work reached of a peak, and a dot under a roof, rest on the time breakdown too.
+PEAKS = replace(why.PEAKS, rests_on=why.BREAKDOWN.rests_on)
+KERNEL_TIMES = replace(why.BREAKDOWN, own=lambda _: "")  # oneDNN's divide no step
+SHOWN = 40  # rows of a long table in a cell, half of them from its end
+MARKUP = re.compile(r"\*\*|\\([\\`*_\[\]~$|!#:=+.)-])")  # as wording.verbatim writes it
+
+
+class Part(pd.DataFrame):
+    """A whole table of an explanation, under what the report notes above it.
+
+    A cell shows the ends of a long one and how many rows there are. What is filtered or sorted of
+    it keeps the note.
+
+    Attributes:
+        note: what is not valid of it, and what it shows, in Markdown; empty where there is nothing.
+    """
+
+    _metadata: ClassVar[list[str]] = ["note"]
+    note: str = ""
+
+    @property
+    def _constructor(self) -> type["Part"]:
+        return Part
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, note: str) -> "Part":
+        """A table with its note."""
+        made = cls(table)
+        made.note = note
+        return made
+
+    def _repr_html_(self) -> str:
+        with pd.option_context("display.min_rows", SHOWN):
+            return f"{_as_html(self.note)}{pd.DataFrame(self)._repr_html_()}"
+
+    def __repr__(self) -> str:
+        with pd.option_context("display.width", 120, "display.max_columns", None):
+            table = repr(pd.DataFrame(self))
+        return "\n".join(filter(None, [_plain(self.note), table]))
 
 
 @dataclass(frozen=True)
 class Explanation:
     """A diagnosed pair of policies; shows itself in a cell as the answer in a sentence.
 
-    Each method gives what a cell shows, or None where there is nothing to show.
+    Each method gives what a cell shows, or None where there is nothing to show. Above each stands
+    what the report notes above it: what is not valid of it, first of all.
 
     Attributes:
         sweep: that holds the pair; None where there is no such pair.
@@ -53,63 +94,89 @@ class Explanation:
         titles = [f"- pair {i}: {escape(why.title(v, among))}" for i, v in enumerate(among)]
         return "\n".join([markdown.sentence(why.sentence(self.verdict, among)), "", *titles])
 
+    def __repr__(self) -> str:
+        if self.sweep is None or self.verdict is None:
+            return _plain(self.message)
+        among = self.sweep.verdicts
+        titles = [visible(f"pair {i}: {why.title(v, among)}") for i, v in enumerate(among)]
+        return "\n".join([_plain(why.sentence(self.verdict, among)), *titles])
+
     def causes(self) -> GT | None:
         """The ranked causes, each with its evidence and what to change."""
-        return self._table(why_tables.cause_rows)
+        return self._table(why.CAUSES)
 
     def ablations(self) -> GT | None:
         """What changed when a suspected cause was taken away."""
-        return self._table(why_tables.ablation_rows)
+        return self._table(why.ABLATIONS)
 
     def time_by_cause(self) -> HTML | Markdown | None:
         """The figure of the time breakdown, or why there is none."""
         if self.verdict and not self.verdict.traced:
             return Markdown(wording.verbatim(self.verdict.missing))
-        return self._figure("time breakdown")
+        return self._figure("time breakdown", why.BREAKDOWN)
 
-    def time_by_layer(self) -> pd.DataFrame | None:
+    def time_by_layer(self) -> Part | None:
         """Both policies' breakdowns joined: `difference_s` above 0 is slower than the baseline."""
         if self.verdict is None or not self.verdict.traced:
             return None
-        return breakdown.joined(*self.verdict.records.values()).head(MOST_ROWS)
+        table = breakdown.joined(*self.verdict.records.values())
+        return Part.of(table, why.BREAKDOWN.noted(self.verdict, first=False))
 
-    def operations(self, cause: str = "") -> pd.DataFrame | None:
+    def operations(self, cause: str = "") -> Part | None:
         """The operations of the candidate's step, or those of one cause, the longest first."""
         if self.verdict is None or self.verdict.candidate is None:
             return None
-        rows = breakdown.rows(self.verdict.candidate)
-        return _shown(rows[rows.cause == cause] if cause else rows)
+        table = _longest(breakdown.rows(self.verdict.candidate), cause)
+        note = why.BREAKDOWN.noted(self.verdict, first=False)
+        return None if table.empty else Part.of(table, note)
 
     def roofline(self) -> HTML | None:
         """The figure of what each layer reached, under the roofs that the device measured."""
-        return self._figure("roofline")
+        return self._figure("roofline", PEAKS)
 
     def layers(self) -> GT | None:
         """What each layer took, and what the device needs for it at best."""
-        return self._table(why_tables.layer_rows)
+        return self._table(why.LAYERS)
 
     def peaks(self) -> GT | None:
         """The device's measured peaks, and how far each policy came."""
-        return self._table(why_tables.peak_rows)
+        return self._table(PEAKS)
 
-    def kernels(self) -> pd.DataFrame | None:
-        """Every kernel of a GPU under both policies, or what oneDNN says of its primitives."""
-        records = self.verdict.records if self.verdict else {}
-        tables = [_kernels(record).assign(policy=policy) for policy, record in records.items()]
-        return _shown(pd.concat(tables) if tables else None)
+    def kernels(self) -> Part | None:
+        """Every kernel of a GPU under both policies, or what oneDNN says of its primitives.
 
-    def _table(self, rows: Callable[[Verdict], pd.DataFrame]) -> GT | None:
-        """A table of text, whose cells pandas would cut off."""
-        table = pd.DataFrame() if self.verdict is None else rows(self.verdict)
-        return None if table.empty else text_tables.plain_table(table)
+        The longest first, whichever policy's it is.
+        """
+        if self.verdict is None:
+            return None
+        of = {policy: _kernels(record) for policy, record in self.verdict.records.items()}
+        tables = [table.assign(policy=policy) for policy, table in of.items() if len(table)]
+        if not tables:
+            return None
+        table = _longest(pd.concat(tables))
+        table = table[["policy", *table.columns.drop("policy")]]
+        notes = [
+            KERNEL_TIMES.noted(self.verdict, first=False),
+            why.ARITHMETIC.noted(self.verdict, first=True),
+        ]
+        return Part.of(table, "\n\n".join(filter(None, notes)))
 
-    def _figure(self, section: Section) -> HTML | None:
+    def _table(self, section: why.Section) -> GT | None:
+        """A section's table of text, whose cells pandas would cut off, under its note."""
+        if self.verdict is None or (rows := section.rows(self.verdict)).empty:
+            return None
+        note = section.noted(self.verdict, first=True)
+        table = text_tables.plain_table(rows).tab_header(title=html(_as_html(note)))
+        return table.tab_options(heading_align="left", heading_title_font_size="100%")
+
+    def _figure(self, section: Section, noted: why.Section) -> HTML | None:
         """The pair's figure of a section of the report; it is drawn only here."""
-        if self.sweep is None:
+        if self.sweep is None or self.verdict is None:
             return None
         figures = {figure.case: figure for figure in all_figures.figures(self.sweep, section)}
         figure = figures.get(str(self.pair + 1))  # a report counts from 1
-        return HTML(figure.html()) if figure else None
+        note = _as_html(noted.noted(self.verdict, first=True))
+        return HTML(f"{note}{figure.html()}") if figure else None
 
 
 def explanation(directory: SweepDir, pair: int) -> Explanation:
@@ -134,8 +201,19 @@ def _kernels(record: Mapping[str, Any]) -> pd.DataFrame:
     return kernel_arithmetic.instructions(record) if table.empty else table
 
 
-def _shown(table: pd.DataFrame | None) -> pd.DataFrame | None:
-    return None if table is None or table.empty else table.head(MOST_ROWS)
+def _longest(rows: pd.DataFrame, cause: str = "") -> pd.DataFrame:
+    """The rows of a time breakdown, or those of one cause, the longest first."""
+    chosen = rows[rows.cause == cause] if cause else rows
+    return chosen.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
+
+
+def _as_html(note: str) -> str:
+    return markdown.to_html(note) if note else ""
+
+
+def _plain(text: str) -> str:
+    """A sentence in Markdown for a terminal: `mixed_float16` of `**mixed\\_float16**`."""
+    return MARKUP.sub(lambda found: found[1] or "", text)
 
 
 @dataclass(frozen=True)
@@ -153,14 +231,16 @@ class RecordedExplanation:
         sentences += [note for each in self.recordings for note in trace_answer.notes(each)]
         return "\n\n".join(map(markdown.safe, sentences))
 
+    def __repr__(self) -> str:
+        return visible(trace_answer.verdict(self.recordings))
+
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables behind the verdict by their headings, as text."""
         return trace_report.tables(self.recordings)
 
     def operations(self, cause: str = "", which: int = -1) -> pd.DataFrame:
         """The operations of a recording's step, or those of one cause, the longest first."""
-        rows = self.recordings[which].rows
-        return (rows[rows.cause == cause] if cause else rows).head(MOST_ROWS)
+        return _longest(self.recordings[which].rows, cause)
 
     def content(self) -> dict[str, Any]:
         """What `mptexp explain --format json` prints."""

@@ -28,6 +28,8 @@ from mptexp.records.csv_columns import COLUMNS, HISTORY
 from mptexp.records.schema import known_parameters
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured_sweep
+from mptexp.report.measured_sweep import MeasuredSweep
+from mptexp.report.pages import data_files
 from mptexp.spec.run import Run
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 ARTIFACTS = ("record.json", "notebook.ipynb")
-REPORT = ("index.html", "results.csv", "history.csv", "speedups.csv")
 TAGS = ("status", "error", "flags", "marks", "device", "emulated", "default_policy")
 MOST, LONGEST = 1000, 5000  # what MLflow takes: metrics at a time, characters of a value
 
@@ -101,16 +102,17 @@ def export(directory: SweepDir, tracker: str, store: str = "") -> Tracked:
             logs/<sweep>.
 
     Raises:
-        ParamsError: where the directory holds no record, the tracker is not installed, or refuses.
+        ParamsError: where the directory holds no record, the tracker is not installed, or refuses;
+            for MLflow also where there is no report, or one that the records do not give.
         OSError: where the log directory takes no files.
     """
     if importlib.util.find_spec(tracker) is None:
         raise ParamsError(f"--to {tracker}: {tracker} is not installed: {install(tracker)}")
-    tables = measured_sweep.load(directory).tables
+    sweep = measured_sweep.load(directory)
     write = {"mlflow": _to_mlflow, "tensorboard": _to_tensorboard}[tracker]
-    runs = exported(directory, tables)
-    place, written = write(directory, runs, store)
-    return Tracked(place, written, len(runs) - len(written), tables.damaged)
+    runs = exported(directory, sweep.tables)
+    place, written = write(sweep, runs, store)
+    return Tracked(place, written, len(runs) - len(written), sweep.tables.damaged)
 
 
 def exported(directory: SweepDir, tables: Tables) -> list[Exported]:
@@ -168,8 +170,10 @@ PARENT = "mlflow.parentRunId"
 SWEEP = "mptexp.sweep"  # of a parent run, and of a run's folder: which sweep it is of
 
 
-def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tuple[str, list[str]]:
+def _to_mlflow(sweep: MeasuredSweep, runs: Sequence[Exported], store: str) -> tuple[str, list[str]]:
     """An experiment of the sweep's name: a run that holds the report, and within it the others."""
+    directory = sweep.directory
+    _refuse_false_report(sweep)
     # Its usage reports go to its makers: nobody has asked for that by exporting a sweep.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # A server that is not there is asked for minutes, by its own default, before anything is said.
@@ -186,9 +190,7 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
             experiment, run_name=directory.name, tags={"mptexp.run_id": "sweep", SWEEP: which}
         )
         _refuse_other(which, parent.data.tags.get(SWEEP), f"experiment {directory.name}")
-        for file in [directory.root / name for name in REPORT]:
-            if file.is_file() and not file.is_symlink():
-                client.log_artifact(parent.info.run_id, str(file))
+        _log_report(client, sweep, parent.info.run_id)
         if directory.params.is_file() and not directory.params.is_symlink():
             text = privacy.published_params(directory.params_text)
             client.log_text(parent.info.run_id, text, directory.params.name)
@@ -201,6 +203,27 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
             if run.run_id in there:
                 client.delete_run(there[run.run_id].info.run_id)
         return store or mlflow.get_tracking_uri(), [run.run_id for run in changed]
+
+
+def _refuse_false_report(sweep: MeasuredSweep) -> None:
+    """Refuses a report that is not there, or that the records do not give.
+
+    To make the page takes a Jupyter kernel and several seconds, which is left to `mptexp report`.
+    """
+    index, made = sweep.directory.index, "`mptexp report` makes it"
+    if not index.is_file() or index.is_symlink():
+        raise ParamsError(f"{index}: there is no report, which MLflow gets too: {made}")
+    for file in data_files.contradicted(sweep):
+        raise ParamsError(f"{file}: is not what the records give: {made} again")
+
+
+def _log_report(client: "MlflowClient", sweep: MeasuredSweep, run: str) -> None:
+    """Gives a run of MLflow the page, and its tables as the records have them now."""
+    client.log_artifact(run, str(sweep.directory.index))
+    with tempfile.TemporaryDirectory(prefix="mptexp") as made:
+        data_files.write_tables(sweep.tables, Path(made))
+        data_files.write_some(sweep.tables, Path(made))
+        client.log_artifacts(run, made)
 
 
 def _which(directory: SweepDir) -> str:
@@ -301,11 +324,12 @@ NO_FRAMEWORK = "tensorboard.compat.notf"
 
 
 def _to_tensorboard(
-    directory: SweepDir, runs: Sequence[Exported], store: str
+    sweep: MeasuredSweep, runs: Sequence[Exported], store: str
 ) -> tuple[str, list[str]]:
     """A folder per run with one event file, which takes the place of an earlier one of the run."""
     # As TensorBoard's own build without TensorFlow, whose import takes seconds.
     sys.modules.setdefault(NO_FRAMEWORK, ModuleType(NO_FRAMEWORK))
+    directory = sweep.directory
     folder, which = Path(store or Path("logs") / directory.name), _which(directory)
     # A run's folder is named by what varies, which may be more than when it was written.
     before = {run.run_id: [*folder.glob(f"*-{run.run_id}")] for run in runs}

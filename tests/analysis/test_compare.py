@@ -34,8 +34,18 @@ def test_the_same_points_are_joined_across_devices(two):
     assert math.isnan(row.low)
     assert math.isnan(row.high)
     assert row.step_s_a == pytest.approx(2 * row.step_s_b)
-    # Twice as fast at three times the price.
+    # Twice as fast at three times the price: costs are of the times beside them.
     assert row.cost_per_million_images_b == pytest.approx(1.5 * row.cost_per_million_images_a)
+
+
+def test_costs_are_of_the_times_beside_them(two):
+    # The lie: times whose quotient is the ratio, and costs of medians, with another quotient.
+    for side, drift in zip(two, ([1.0, 1.1, 1.5], [1.0, 1.4, 1.5]), strict=True):
+        side.results["step_s"] *= side.results.block.map(dict(enumerate(drift)))
+        side.results["images_per_s"] = side.results.batch_size / side.results.step_s
+    for row in compare.points(*two).to_dict("records"):
+        costs = row["cost_per_million_images_a"] / row["cost_per_million_images_b"]
+        assert costs == pytest.approx(row["ratio"] / 3)
 
 
 def test_sessions_of_several_prices_have_no_cost_and_it_is_said(tmp_path):

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -163,6 +164,24 @@ def test_what_was_measured_until_repeats_agreed_claims_no_more_than_all_of_it(tm
     assert row.claim_low < 1 < row.low < row.speedup < row.claim_high
     once = measured_again(SweepDir(tmp_path / "once"), [AGREE]).speedups
     assert once.claim_low.item() > 1.4
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_whoever_edits_what_was_measured_before_narrows_no_claim(tmp_path, signed):
+    # The lie: "1.5x faster", claimed, once the earlier sets say that others disturbed them.
+    place = SweepDir(tmp_path)
+    measured_again(place, [SLOW, SLOW, AGREE])
+    paths = [*place.superseded.glob("*/record.json")]
+    for path in paths:
+        disturbed = {**store.read_record(path), "readings": {"other_load_frac": 0.5}}
+        text = json.dumps(disturbed)
+        store.write_record(path, disturbed) if signed else path.write_text(text)
+    made = sweep_tables.load(place)
+    assert made.speedups.claim_low.item() < 1 < made.speedups.claim_high.item()
+    assert sorted(made.changed) == [f"{path}: {store.CHANGED}" for path in sorted(paths)]
+    paths[0].write_text("{")
+    (fault,) = sweep_tables.load(place).damaged
+    assert fault.startswith(str(paths[0]))
 
 
 def test_repeats_that_were_flagged_or_of_another_model_widen_nothing(tmp_path):

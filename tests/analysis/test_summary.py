@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from builders import emulated_runs, record, tables
+from builders import emulated_runs, published, record, tables
 
-from mptexp.analysis import summary
+from mptexp.analysis import scaling, speedups, summary
 from mptexp.report.answers import caveats
 from mptexp.report.tables import text_tables
 
@@ -75,6 +75,42 @@ def test_the_times_of_a_table_divide_to_its_ratio():
     ratio = rows.step_s["float32"] / rows.step_s["mixed_float16"]
     assert rows.speedup["mixed_float16"] == pytest.approx(ratio)
     assert rows.throughput["mixed_float16"] / rows.throughput["float32"] == pytest.approx(ratio)
+
+
+def shown_beside(made):
+    """The other tables of one page that show times or rates of the same runs."""
+    made_by = (scaling.by_replicas, scaling.by_backend, scaling.by_frontend, scaling.by_isa)
+    return [table for of in (*made_by, speedups.at_best_batch) if len(table := of(made))]
+
+
+@pytest.mark.parametrize("name", ["frameworks-cpu", "inference-100px-cpu", "scaling-cpu"])
+def test_all_tables_of_a_page_have_the_same_times_whose_quotients_are_the_ratios(name):
+    # The lies: 417 and 787 images/s (1.89×) beside "2.00× faster", and 401 and 803 in the table
+    # above; Keras faster than a plain loop in one table, slower in the other.
+    made = published(name).tables
+    known = summary.headline(made)
+    assert (known.repeats == 3).all()
+    for table in shown_beside(made):
+        for column in {"step_s", "throughput"}.intersection(table):
+            own, others = (rows[column].to_numpy(float) for rows in (table, known))
+            assert (np.abs(own[:, None] / others - 1).min(axis=1) < 1e-9).all(), column
+        rates = table.throughput.to_numpy(float)
+        for ratio in {"speedup", "strong_speedup"}.intersection(table):
+            gaps = np.abs(rates[:, None] / rates - table[[ratio]].to_numpy(float)).min(axis=1)
+            assert (gaps[table[ratio].notna()] < 1e-9).all(), ratio
+
+
+def test_runs_that_form_no_ratio_are_in_no_time_beside_it():
+    # In the quotient they would be, and not in the ratio.
+    rows = [record(p, b, s) for b in range(3) for p, s in (("float32", 0.2), ("float16", 0.1))]
+    made = tables(rows)
+    last = (made.ok.policy == "float16") & (made.ok.block == 2)
+    apart = made.ok.assign(
+        step_s=made.ok.step_s.mask(last, 0.4), flags=made.ok["flags"].mask(last, "measured apart")
+    )
+    assert speedups.row_times(apart, ["policy"]).step_s["float16"] == pytest.approx(0.1)
+    alone = speedups.row_times(apart[last], ["policy"])
+    assert alone.step_s["float16"] == pytest.approx(0.4)
 
 
 def test_runs_without_a_result_are_of_what_they_emulate():

@@ -1,4 +1,5 @@
 import copy
+from datetime import datetime, timedelta
 
 import pytest
 from builders import published, record, tables
@@ -287,9 +288,9 @@ def test_of_a_block_measured_apart_the_larger_part_is_compared():
     records.append(
         record("mixed_bfloat16") | {"invocation": "second", "ended_at": f"{ENDED}:09+00:00"}
     )
-    assert validity.apart(records) == {records[2]["run_id"]}
+    assert validity.apart(records) == {records[2]["run_id"]: "measured apart"}
     assert tables(records).speedups.candidate.tolist() == ["mixed_float16"]
-    assert validity.apart([record(), record("mixed_float16")]) == set()  # of earlier versions
+    assert validity.apart([record(), record("mixed_float16")]) == {}  # of earlier versions
 
 
 def test_policies_of_one_input_mode_need_not_have_been_measured_beside_another():
@@ -303,7 +304,7 @@ def test_policies_of_one_input_mode_need_not_have_been_measured_beside_another()
         again["run_id"] = Run(**again["parameters"]).run_id()
         again["invocation"] = "second" if again["parameters"]["block"] == 2 else "first"
         records.append(again)
-    assert validity.apart(records) == set()
+    assert validity.apart(records) == {}
     assert tables(records).speedups.blocks.tolist() == [3, 3]
 
 
@@ -391,6 +392,47 @@ def test_runs_of_one_call_between_which_the_machine_slept_form_no_ratio():
         made | {"invocation": "one", "ended_at": f"2026-11-{10 + k // 2:02d}T10:0{k % 2}:10+00:00"}
         for k, made in enumerate(runs())
     ]
-    assert validity.apart(records) == set()
+    assert validity.apart(records) == {}
     records[3]["ended_at"] = "2026-11-11T23:00:00+00:00"
-    assert validity.apart(records) == {records[2]["run_id"]}
+    assert validity.apart(records) == {records[2]["run_id"]: validity.CLOCK_SET}
+    assert tables(records).speedups.blocks.tolist() == [2]
+
+
+def by_two_clocks(dated=0.0, counted=0.0):
+    """Runs of one call; before the last of block 1 either clock goes on by so many seconds."""
+    first = datetime.fromisoformat("2026-11-10T10:00:00+00:00")
+    for k, made in enumerate(runs()):
+        later = dated * (k >= 3), counted * (k >= 3)
+        moment, began = 30.0 * k + later[0], 1000 + 30.0 * k + later[1]
+        made |= {"invocation": "one", "boot": "b", "measured_at": [began, began + 5]}
+        yield made | {"ended_at": (first + timedelta(seconds=moment)).isoformat()}
+
+
+@pytest.mark.parametrize(
+    ("dated", "counted", "flag"),
+    [
+        (0.0, 0.0, ""),
+        (10_800.0, 10_800.0, "measured apart"),
+        # The lie: three hours lay between two runs, and the clock was set back by as much: no flag.
+        (0.0, 10_800.0, "measured apart"),
+        (-10_800.0, 10_800.0, "measured apart"),
+        # The lie: "measured in another call, or elsewhere", as the clock was set by 40 minutes.
+        (2_400.0, 0.0, validity.CLOCK_SET),
+        (-2_400.0, 0.0, ""),
+    ],
+)
+def test_a_pause_is_what_the_clock_shows_that_nobody_sets(dated, counted, flag):
+    records = list(by_two_clocks(dated, counted))
+    assert list(validity.apart(records).values()) == [flag] * bool(flag)
+    made = tables(records)
+    assert made.speedups.blocks.tolist() == [2 if flag else 3]
+    said = " ".join(caveats.sentences(made))
+    assert (validity.FLAGS[flag].meaning in said) if flag else ("before or after" not in said)
+
+
+@pytest.mark.parametrize("flag", ["measured apart", validity.CLOCK_SET, ""])
+def test_sides_between_which_a_pause_lies_say_by_which_clock(flag):
+    moved = {"measured apart": (0.0, 5000.0), validity.CLOCK_SET: (5000.0, 0.0), "": (0.0, 0.0)}
+    records = list(by_two_clocks(*moved[flag]))[2:4]  # of block 1
+    sides = [{1: one} for one in records]
+    assert validity.in_one_call(*sides, validity.parts(records)) == ([1], flag)

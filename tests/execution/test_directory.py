@@ -1,11 +1,19 @@
 """The directory of a sweep belongs to one params file, and to one process at a time."""
 
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
 import pytest
 from builders import record
-from support import mptexp
+from support import PROJECT, mptexp
 
 from mptexp.errors import ParamsError
 from mptexp.execution import directory
+from mptexp.host import machine
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 
@@ -168,3 +176,122 @@ def test_a_plan_refuses_what_the_run_would_refuse(light, tmp_path):
         assert done[0].stderr == done[1].stderr
     done = mptexp("plan", "light.yaml", "--out", "light.py", cwd=tmp_path)
     assert (done.returncode, "light.py: cannot hold results" in done.stderr) == (2, True)
+
+
+ELSEWHERE = "0123456789ab"  # as `machine.boot` names a machine
+
+
+@pytest.fixture
+def place(tmp_path):
+    return SweepDir(tmp_path / "reports/light")
+
+
+def mark(place, age_s=0.0, text=ELSEWHERE):
+    """Leaves what a command shows that was at work so long ago, on another machine by default."""
+    place.root.mkdir(parents=True, exist_ok=True)
+    place.at_work.write_text(text)
+    os.utime(place.at_work, (time.time() - age_s,) * 2)
+
+
+def works(place):
+    """Whether a command can be at work in a directory."""
+    with suppress(ParamsError), directory.locked(place):
+        return True
+    return False
+
+
+def test_two_machines_do_not_meet_in_one_directory(light, place, tmp_path):
+    # The lie: a lock on NFS holds on one machine alone, and two executed the same runs.
+    light({"seed": [0]})
+    mark(place, age_s=20.0)
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 2
+    (left_s,) = re.findall(r"on another machine is at work here.* wait (\d+) s, or", done.stderr)
+    assert 60 < int(left_s) <= 100
+    assert str(place.at_work) in done.stderr
+    assert list(place.root.iterdir()) == []
+    place.at_work.unlink()  # as it advises
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+    assert not place.at_work.exists()
+
+
+def test_what_is_at_work_shows_it_as_long_as_it_lasts(place, monkeypatch):
+    monkeypatch.setattr(directory, "RENEWED_S", 0.01)
+    with directory.locked(place):
+        mark(place, age_s=1000.0, text=machine.boot())
+        deadline = time.monotonic() + 10
+        while time.time() - place.at_work.stat().st_mtime > 500:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert list(place.root.iterdir()) == []  # nothing that is copied with the results
+    assert list(place.root.parent.iterdir()) == [place.root]
+
+
+@pytest.mark.parametrize("age_s", [-1000.0, 121.0, 1e6])
+def test_a_mark_that_nobody_renews_stops_no_machine(place, age_s):
+    mark(place, age_s=age_s)
+    assert works(place)
+
+
+def test_what_a_kill_left_does_not_stop_the_same_machine(place):
+    words = (
+        "import os; from pathlib import Path; from mptexp.execution import directory;"
+        "from mptexp.records.sweep_dir import SweepDir\n"
+        f"with directory.locked(SweepDir(Path({str(place.root)!r}))): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", words], cwd=PROJECT).returncode == -9
+    assert place.at_work.read_text() == machine.boot()
+    assert works(place)
+
+
+def test_nor_after_it_was_started_again(place, monkeypatch):
+    # Its name is another then, and the mark may be seconds old.
+    mark(place, age_s=40.0)
+    assert not works(place)
+    monkeypatch.setattr(directory.time, "clock_gettime", lambda clock: 30.0)
+    assert works(place)
+
+
+@pytest.mark.parametrize("text", ["", "a note", "0123456789ab and more"])
+def test_what_is_no_mark_stops_nothing_and_is_not_lost(place, text):
+    mark(place, text=text)
+    assert works(place)
+    assert (place.at_work.read_text() if place.at_work.exists() else "") == text
+
+
+def test_where_no_mark_can_be_written_work_goes_on(place):
+    place.at_work.mkdir(parents=True)
+    assert works(place)
+    os.rmdir(place.at_work)
+    os.mkfifo(place.at_work)
+    assert works(place)
+    place.at_work.unlink()
+    place.at_work.symlink_to(place.root.parent / "elsewhere")
+    assert works(place)
+    assert not (place.root.parent / "elsewhere").exists()
+
+
+def test_a_whole_run_takes_the_place_of_an_earlier_attempt_after_a_kill(light, tmp_path):
+    # The loss: it was deleted without a word and executed again, as there was a record already.
+    place = SweepDir(tmp_path / "out")
+    place.root.mkdir()
+    text = light({}).read_text()
+    directory.prepare(place, text)
+    whole = record() | {"ended_at": "2026-01-01T00:00:00+00:00"}
+    run_id = whole["run_id"]
+    store.write_record(place.record(run_id), whole | {"status": "timeout"})
+    store.write_record(place.partial / run_id / "record.json", whole)
+    directory.prepare(place, text)
+    assert store.read_record(place.record(run_id))["status"] == "ok"
+
+
+def test_a_link_in_place_of_what_was_measured_again_is_refused_before_any_run(light, tmp_path):
+    # The loss: it led to another disk, and each call measured a run and threw it away.
+    place = SweepDir(tmp_path / "out")
+    place.root.mkdir()
+    text = light({}).read_text()
+    directory.prepare(place, text)
+    (tmp_path / "elsewhere").mkdir()
+    place.superseded.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ParamsError, match="superseded: is a link; make it a folder"):
+        directory.prepare(place, text)

@@ -124,7 +124,7 @@ def test_the_result_may_be_one_of_the_directories(made, tmp_path):
 
 
 def test_different_records_of_a_run_are_named_and_nothing_is_written(made, tmp_path):
-    a, b = made("a", "ok", "failed"), made("b", "oom", "timeout")
+    a, b = made("a", "ok", "diverged"), made("b", "oom", "unsupported")
     before = content(tmp_path)
     done = mptexp("merge", "a", "b", "--out", "new/all", cwd=tmp_path)
     assert done.returncode == 2
@@ -132,7 +132,7 @@ def test_different_records_of_a_run_are_named_and_nothing_is_written(made, tmp_p
     assert len(lines) == 3
     assert "gpu_model V100" in lines[0]
     assert "differs between a (ok), b (oom)" in done.stderr
-    assert "differs between a (failed), b (timeout)" in done.stderr
+    assert "differs between a (diverged), b (unsupported)" in done.stderr
     assert "--prefer DIR" in lines[2]
     assert content(tmp_path) == before
     assert not (tmp_path / "new").exists()
@@ -140,7 +140,7 @@ def test_different_records_of_a_run_are_named_and_nothing_is_written(made, tmp_p
     assert done.returncode == 2
     assert content(tmp_path) == before
 
-    for prefer, expected in (("a", ["failed", "ok"]), ("b", ["oom", "timeout"])):
+    for prefer, expected in (("a", ["diverged", "ok"]), ("b", ["oom", "unsupported"])):
         done = mptexp("merge", "a", "b", "--out", "new", "--prefer", prefer, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert statuses(SweepDir(tmp_path / "new")) == expected
@@ -244,6 +244,22 @@ def test_runs_that_were_measured_again_are_merged_too(made, tmp_path):
         merge.merge([a.root, b.root], tmp_path / "all")
         merged = SweepDir(tmp_path / "all")
         assert (merged.superseded_runs(), merged.diagnosis.superseded_runs()) == (1, 1)
+
+
+def test_a_superseded_record_that_is_damaged_or_changed_is_named(made, tmp_path):
+    a, b = made("a", "ok", None), made("b", None, "ok")
+    for place, text in ((a, None), (b, "{")):
+        (folder,) = place.runs.iterdir()
+        kept = place.superseded / f"{folder.name}-12345678"
+        shutil.copytree(folder, kept)
+        if text:
+            (kept / "record.json").write_text(text)
+    faults = merge.merge([a.root, b.root], tmp_path / "all").faults
+    changed, damaged = sorted(faults)
+    assert changed.startswith(f"{a.superseded}/")
+    assert changed.endswith("record.json: changed since it was written; kept as it is")
+    assert damaged.startswith(f"{b.superseded}/")
+    assert "not a readable record" in damaged
 
 
 def test_a_backups_result_is_not_superseded_by_itself(made, tmp_path):
@@ -410,3 +426,33 @@ def test_runs_of_the_machine_that_merges_are_not_missed(tmp_path):
     shutil.rmtree(run)
     done = merge.merge([place.root], tmp_path / "less")
     assert done.missing == {"AMD EPYC-Elsewhere (CPU)": 1}
+
+
+def test_of_attempts_that_are_no_results_the_latest_is_taken(made, tmp_path):
+    # The refusal: "differs between a (timeout), b (timeout)", though both would run again.
+    a, b = made("a", "timeout", "failed"), made("b", "failed", "timeout")
+    for place, second in ((a, "1"), (b, "2")):
+        for path in place.runs.glob("*/record.json"):
+            ended = {"ended_at": f"2026-01-01T00:00:0{second}+00:00"}
+            store.write_record(path, store.read_record(path) | ended)
+    merge.merge([a.root, b.root], tmp_path / "all")
+    taken = SweepDir(tmp_path / "all").runs.glob("*/record.json")
+    assert {p.read_bytes() for p in taken} == {p.read_bytes() for p in b.runs.glob("*/record.json")}
+
+
+def test_what_an_earlier_merge_left_cut_is_made_whole(made, tmp_path):
+    # The loss: a full disk cut a superseded record, and the merge repeated left it so.
+    a = made("a", "ok")
+    (folder,) = a.runs.iterdir()
+    shutil.copytree(folder, a.superseded_as(folder.name, (folder / "record.json").read_bytes()))
+    record = store.read_record(folder / "record.json")
+    store.write_record(folder / "record.json", record | {"wall_s": 2.0})
+    merge.merge([a.root], tmp_path / "all")
+    merged = SweepDir(tmp_path / "all")
+    before = content(merged.root)
+    (kept,) = merged.superseded.iterdir()
+    for path in kept.iterdir():
+        path.write_bytes(path.read_bytes()[:9])
+    merge.merge([a.root], merged.root)
+    assert content(merged.root) == before
+    assert not (merged.partial / "superseded").exists()

@@ -1,12 +1,19 @@
 """The state, the choice and the cost of runs."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from support import mptexp
 
+from mptexp.api import commands
 from mptexp.errors import ParamsError
-from mptexp.execution import directory, plan
+from mptexp.execution import directory, local_executor, plan
+from mptexp.execution import sweep as sweep_execution
+from mptexp.execution.local_executor import Execution
+from mptexp.execution.progress import Output
+from mptexp.host.devices import local_device
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
@@ -16,6 +23,21 @@ from mptexp.spec.run import Run
 def _plan(folder):
     sweep, _ = params.read(folder / "light.yaml")
     return plan.runs(sweep, SweepDir(folder / "reports/light"))
+
+
+def _with_results(folder, planned, **more):
+    """The directory of the sweep, with records of some of its runs."""
+    place = SweepDir(folder / "reports/light")
+    with directory.locked(place):
+        directory.prepare(place, (folder / "light.yaml").read_text())
+    for one in planned:
+        known = {"schema": 1, "run_id": one.run_id, "parameters": one.run.model_dump()}
+        store.write_record(place.record(one.run_id), known | {"error": ""} | more)
+    return place
+
+
+def _remaining_s(planned, sweep):
+    return plan.remaining_s(planned, plan.Costs(planned, sweep))
 
 
 def test_another_machines_points_are_elsewhere_and_get_no_record(light, tmp_path):
@@ -78,6 +100,27 @@ def test_filters_that_match_nothing_are_refused(light, tmp_path, filters, words)
         plan.select(_plan(tmp_path), filters)
 
 
+def test_an_alternative_that_no_run_has_is_refused_beside_those_that_runs_have(light, tmp_path):
+    # The lie: six float32 runs of `--only policy=float32 --only policy=int4`, and no word of int4.
+    light({"batch_size": [8, 16]}, defaults={"policy": "float32"})
+    planned = _plan(tmp_path)
+    chosen = plan.select(planned, ["batch_size=8", "batch_size=0x8", "batch_size=16"])
+    assert sorted(p.run.batch_size for p in chosen) == [8, 16]
+    for absent in ("32", "None", "null"):
+        with pytest.raises(ParamsError, match=f"^--only batch_size={absent}: no run has it; .*8$"):
+            plan.select(planned, ["batch_size=8", f"batch_size={absent}"])
+
+
+def test_an_alternative_that_the_other_filters_leave_no_run_of_is_refused():
+    runs = [Run(policy="float32", batch_size=8), Run(policy="mixed_float16", batch_size=16)]
+    planned = [plan.Planned(str(k), run, "pending") for k, run in enumerate(runs)]
+    both = ["policy=float32", "policy=mixed_float16"]
+    assert plan.select(planned, [*both, "batch_size=8", "batch_size=16"]) == planned
+    for filters in ([*both, "batch_size=8"], ["batch_size=8", *both]):
+        with pytest.raises(ParamsError, match="policy=mixed_float16: no run that the others leave"):
+            plan.select(planned, filters)
+
+
 def test_filters_read_values_as_the_file_does(light, tmp_path):
     light({"learning_rate": [0.001, 0.01], "loss_scale": [128, "none"]})
     kept = plan.select(_plan(tmp_path), ["learning_rate=1e-3", "loss_scale=128"])
@@ -110,10 +153,10 @@ def test_the_cost_of_a_run_is_that_of_its_point(light, tmp_path):
     light({"seed": [0]}, repeats=2, expected_run_s=40)
     sweep, _ = params.read(tmp_path / "light.yaml")
     first, second = (plan.Planned(f"r{k}", Run(block=k, seed=k), "pending") for k in (0, 1))
-    assert plan.remaining_s([first, second], sweep) == 80
+    assert _remaining_s([first, second], sweep) == 80
     done = plan.Planned("r0", first.run, "ok", 5.0)
-    assert plan.remaining_s([done, second], sweep) == 5.0
-    assert plan.remaining_s([first], sweep.model_copy(update={"expected_run_s": None})) is None
+    assert _remaining_s([done, second], sweep) == 5.0
+    assert _remaining_s([first], sweep.model_copy(update={"expected_run_s": None})) is None
 
 
 def test_the_cost_of_an_unmeasured_point_is_not_that_of_the_first_run_alone(light, tmp_path):
@@ -122,7 +165,7 @@ def test_the_cost_of_an_unmeasured_point_is_not_that_of_the_first_run_alone(ligh
     sweep, _ = params.read(tmp_path / "light.yaml")
     done = plan.Planned("r0", Run(width=4.0), "ok", 200.0)
     due = [plan.Planned(f"r{w}", Run(width=w), "pending") for w in (1.0, 2.0)]
-    assert plan.remaining_s([done, *due], sweep) == 2 * (200 + 20) / 2
+    assert _remaining_s([done, *due], sweep) == 2 * (200 + 20) / 2
 
 
 def test_the_cost_of_a_run_is_no_other_devices(light, tmp_path):
@@ -131,9 +174,57 @@ def test_the_cost_of_a_run_is_no_other_devices(light, tmp_path):
     sweep, _ = params.read(tmp_path / "light.yaml")
     there = plan.Planned("r0", Run(gpu_model="NVIDIA H200"), "ok", 9.0)
     here = plan.Planned("r1", Run(gpu_model="Some CPU (CPU)"), "pending")
-    assert plan.remaining_s([there, here], sweep) is None
+    assert _remaining_s([there, here], sweep) is None
     usual = sweep.model_copy(update={"expected_run_s": 100})
-    assert plan.remaining_s([there, here], usual) == 100
+    assert _remaining_s([there, here], usual) == 100
+
+
+def test_what_is_chosen_costs_what_all_runs_tell(light, tmp_path, monkeypatch):
+    # The lie: "2 runs, 2 to execute; time: unknown", below rows of "about 3 s" each.
+    light({"policy": ["float32", "mixed_bfloat16"]}, repeats=2)
+    baseline = [p for p in _plan(tmp_path) if p.run.policy == "float32"]
+    place = _with_results(tmp_path, baseline, status="ok", wall_s=3.0)
+    words = ("plan", "light.yaml", "--only", "policy=mixed_bfloat16")
+    done = mptexp(*words, cwd=tmp_path)
+    assert "2 runs, 2 to execute; time: about 6 s" in done.stdout
+    told = json.loads(mptexp(*words, "--format", "json", cwd=tmp_path).stdout)
+    assert told["expected_s"] == sum(run["cost_s"] for run in told["runs"]) == 6.0
+    # What `run` announces of them, before it executes any.
+    said, job = io.StringIO(), commands.open_sweep(tmp_path / "light.yaml", place.root)
+    chosen = plan.select(_plan(tmp_path), words[3:])
+    monkeypatch.setattr(local_executor, "execute", lambda due, job, how: iter(()))
+    sweep_execution.execute_due(chosen, job, Execution(9.0), Output(Console(file=said)))
+    assert "about 6 s" in said.getvalue()
+
+
+def test_runs_that_no_device_here_can_execute_are_no_success(light, tmp_path):
+    # The lie: "2 of 2 runs are done already or belong elsewhere", "due": 0 and exit status 0.
+    path = light({"gpu_model": ["A100", "V100"]})
+    done = mptexp("run", path, "--no-report", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "error gpu_model A100, V100: this machine has no such device, and none of the" in (
+        done.stderr
+    )
+    assert local_device() in done.stderr
+    assert not (tmp_path / "reports").exists()
+    done = mptexp("plan", path, cwd=tmp_path)  # which may be asked wherever one sits
+    assert done.returncode == 0
+    assert "this machine has no such device" in done.stdout
+    assert "2 runs, 0 to execute, 2 for other devices" in done.stdout
+
+
+def test_one_result_of_another_machine_makes_a_call_a_success(light, tmp_path):
+    path = light({"gpu_model": ["A100", "V100"]})
+    planned, _ = _plan(tmp_path)
+    _with_results(tmp_path, [planned], status="oom", wall_s=2.0)
+    done = mptexp("run", path, "--no-report", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told == {"runs": 2, "done": 1, "due": 0, "elsewhere": 1, "searched": True}
+    (other,) = {"A100", "V100"} - {planned.run.gpu_model}
+    assert f"1 of 2 runs are for devices that this machine lacks ({other})" in done.stderr
+    none = mptexp("run", path, "--no-report", "--only", f"gpu_model={other}", cwd=tmp_path)
+    assert none.returncode == 2
 
 
 def test_runs_of_other_devices_are_due_everywhere(light, tmp_path):

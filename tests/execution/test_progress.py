@@ -4,7 +4,7 @@ import time
 import pytest
 from rich.console import Console
 
-from mptexp.execution import device_slots, progress
+from mptexp.execution import device_slots, plan, progress
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import CellBar, Output, Progress, duration, expected
 from mptexp.spec.grid import Sweep
@@ -27,7 +27,7 @@ def test_a_duration_in_words(seconds, words):
 def test_a_line_per_run_says_what_tells_it_apart_and_what_is_left():
     console = Console(file=io.StringIO(), width=200)
     due = planned("pending", "pending")
-    shown = Progress(console, due, SWEEP)
+    shown = Progress(console, due, SWEEP, plan.Costs(due, SWEEP))
     for one, status in zip(due, ("ok", "failed"), strict=True):
         shown.show(one, None)
         record = {"status": status, "error": "[red]odd[/]\x1b", "wall_s": 30.0}
@@ -54,9 +54,10 @@ def test_what_runs_side_by_side_is_announced_so(monkeypatch, gpus, replicas, wor
         )
         for p in planned("pending", "pending")
     ]
-    assert expected(due, sweep) == f"about {words} min"
+    costs = plan.Costs(due, sweep)
+    assert expected(due, costs) == f"about {words} min"
     slots.append(device_slots.Slot("T4", "GPU-9"))  # which takes none of them
-    assert expected(due, sweep) == f"about {words} min"
+    assert expected(due, costs) == f"about {words} min"
 
 
 def test_the_time_of_a_long_run_goes_on_while_it_works(monkeypatch):
@@ -65,7 +66,7 @@ def test_the_time_of_a_long_run_goes_on_while_it_works(monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     due = planned("pending", "pending")
     hourly = SWEEP.model_copy(update={"expected_run_s": 3600.0})
-    bar = Progress(Console(file=io.StringIO()), due, hourly)
+    bar = Progress(Console(file=io.StringIO()), due, hourly, plan.Costs(due, hourly))
     bar.bar = lambda n, said: shown.append(said)
     bar.show(due[0], None)
     said = shown[-1]
@@ -74,6 +75,27 @@ def test_the_time_of_a_long_run_goes_on_while_it_works(monkeypatch):
     assert said().startswith("about 88 min left")
     clock[0] += 3600  # longer than expected: the other still takes its own
     assert said().startswith("about 60 min left")
+
+
+def test_what_is_done_and_what_is_elsewhere_are_said_apart():
+    # The lie: "2 of 2 runs are done already or belong elsewhere", of which none was done.
+    runs = [p.run.model_copy(update={"gpu_model": "A100"}) for p in planned("ok", "ok")]
+    both = [Planned("r0", runs[0], "ok"), Planned("r1", runs[1], "elsewhere")]
+    console = Console(file=io.StringIO(), width=20)
+    Output(console).announce(both, None, plan.Costs(both, SWEEP))
+    assert console.file.getvalue().splitlines() == [
+        "1 of 2 runs are done already",
+        "1 of 2 runs are for devices that this machine lacks (A100)",
+    ]
+
+
+def test_a_sweep_that_goes_on_knows_what_its_runs_cost():
+    # The lie: "unknown time left", of a point whose other repeats had ended.
+    done, due = planned("ok", "pending")
+    done = Planned(done.run_id, due.run.model_copy(update={"block": 7, "seed": 7}), "ok", 45.0)
+    shown = Progress(Console(file=io.StringIO()), [due], SWEEP, plan.Costs([done, due], SWEEP))
+    shown.show(due, None)
+    assert shown.shown.left() == "about 45 s"
 
 
 @pytest.mark.parametrize("width", [40, 200])

@@ -22,6 +22,10 @@ Operation received an exception:Status: 3, message: could not create a primitive
 """
 
 
+# As TensorFlow 2.21 says that a file could not be written, with the class of "out of memory".
+FULL = "{{function_node __wrapped__WriteFile}} /dev/full; No space left on device [Op:WriteFile]"
+
+
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
@@ -35,6 +39,14 @@ Operation received an exception:Status: 3, message: could not create a primitive
         (CellError("RuntimeError", "can't allocate memory: you"), "oom", "RuntimeError: can't"),
         (CellError("OutOfMemoryError", "CUDA"), "oom", "OutOfMemoryError: CUDA"),
         (CellError("XlaRuntimeError", "RESOURCE_EXHAUSTED: x"), "oom", "XlaRuntimeError: RESOURCE"),
+        # The lie: `oom`, final, exit status 0, of a full disk.
+        (CellError("ResourceExhaustedError", FULL), "failed", "ResourceExhaustedError: {{function"),
+        (
+            CellError("XlaRuntimeError", "RESOURCE_EXHAUSTED: x; Too many open files"),
+            "failed",
+            "Xla",
+        ),
+        (CellError("RuntimeError", "RESOURCE_EXHAUSTED: x; Disk quota exceeded"), "failed", "Runt"),
         (CellError("Unsupported", "needs a GPU"), "unsupported", "needs a GPU"),
         (CellError("NotInForce", "jit is off"), "failed", "NotInForce: jit is off"),
         (DeadKernelError("x"), "killed", "the Jupyter kernel died"),

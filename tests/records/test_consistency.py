@@ -239,3 +239,11 @@ def test_a_copy_with_other_times_or_moments_is_no_repeat():
     assert consistency.repeated([made, copy]) == {made["run_id"], "another"}
     copy["history"][0]["loss"] += 1e-7
     assert consistency.repeated([made, copy]) == set()
+
+
+def test_when_a_run_was_measured_counts_the_sleep_of_the_machine():
+    # The lie: to the clock that sensors are read by, no time passes while the machine sleeps.
+    samples = [{"time": 100.0, "asleep_s": 3600.0}, {"time": 105.0, "asleep_s": 3600.0}]
+    assert consistency.measured_at({"samples": samples}) == [3700.0, 3705.0]
+    assert consistency.measured_at({"samples": [{"time": 100.0}, {"time": 5.0}]}) == [5.0, 100.0]
+    assert consistency.measured_at({"samples": [{"time": "x"}, {}]}) == []

@@ -145,6 +145,44 @@ def test_a_record_that_was_changed_by_hand_says_so(tmp_path):
     assert store.read_record(path)["changed"] is True
 
 
+def measured_again(tmp_path):
+    """A directory that holds a run which was measured again, and the file of its record."""
+    place = SweepDir(tmp_path / "sweep")
+    for wall_s in (1.0, 2.0):
+        one = run() | {"wall_s": wall_s}
+        store.write_record(place.partial / one["run_id"] / "record.json", one)
+        place.publish(one["run_id"])
+    (path,) = place.superseded.glob("*/record.json")
+    return place, path
+
+
+def test_a_superseded_record_that_is_damaged_or_changed_is_named(tmp_path):
+    # The lie: it was left out without a word, and what is claimed no longer reached over it.
+    place, path = measured_again(tmp_path)
+    whole = path.read_text()
+    ((record,), *faults) = store.superseded_records(place)
+    assert (record["wall_s"], faults) == (1.0, [[], []])
+    path.write_text("{")
+    records, (fault,), changed = store.superseded_records(place)
+    assert (records, changed) == ([], [])
+    assert fault.startswith(f"{path}: not a readable record")
+    said = [f"{path}: changed since it was written"]
+    path.write_text(whole.replace('"wall_s": 1.0', '"wall_s": 1.5'))
+    assert store.superseded_records(place)[1:] == ([], said)
+    store.write_record(path, record | {"wall_s": 1.5})  # made anew, which its own digest hides
+    assert store.superseded_records(place)[1:] == ([], said)
+    assert store.superseded_records(place).records[0]["changed"] is True
+
+
+def test_superseded_records_behind_a_link_are_named(tmp_path):
+    place, _ = measured_again(tmp_path)
+    place.superseded.rename(tmp_path / "elsewhere")
+    place.superseded.symlink_to(tmp_path / "elsewhere")
+    records, damaged, changed = store.superseded_records(place)
+    assert (records, changed) == ([], [])
+    assert damaged == [f"{place.superseded}: a link, which is not followed"]
+
+
 def run(notebook="train", **parameters):
     made = Run(gpu_model="x", **parameters)
     return RECORD | {

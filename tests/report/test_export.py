@@ -17,7 +17,7 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
 from mptexp.report.figures import all_figures
-from mptexp.report.tables import text_tables
+from mptexp.report.tables import number_tables, text_tables
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
 
@@ -43,6 +43,15 @@ def test_tables_are_written_for_people_and_for_programs(exported):
         assert (exported / f"{name}.md").read_text().startswith("| ")
     assert (exported / "results.csv").read_text() == (PUBLISHED / "results.csv").read_text()
     assert (exported / "mine.txt").read_text() == "mine"
+
+
+def test_the_columns_of_every_csv_are_documented(exported):
+    for name in number_tables.FILES:
+        known = {n for n, column in number_tables.COLUMNS.items() if name in column.files}
+        assert {*pd.read_csv(exported / name)} <= known
+    assert {path.name for path in exported.glob("*.csv")} == {
+        "results.csv", "history.csv", *number_tables.FILES,
+    }  # fmt: skip
 
 
 def test_every_figure_is_written_as_svg_and_png(exported):

@@ -4,9 +4,10 @@ import shutil
 
 import jupytext
 import pytest
-from builders import published
+from builders import device, published, recording
 from support import PROJECT
 
+from mptexp.diagnosis import breakdown
 from mptexp.execution import jupyter_kernel
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep, notebook_explanation
@@ -58,3 +59,75 @@ def test_a_pair_that_the_sweep_has_not_is_a_sentence(why, pair):
     explained = notebook_explanation.explanation(why, pair)
     assert f"pair is {pair}; allowed: 0 to 3" in explained._repr_markdown_()
     assert explained.causes() is None
+
+
+# --- whole tables, and what of them is not valid --------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def on_gpu():
+    """A pair that was traced on a GPU: hundreds of kernels a step."""
+    return notebook_explanation.Explanation(published("tf32-h200"), 1)
+
+
+def test_each_table_is_whole(on_gpu):
+    # The lie: 40 of 208 operations, 29.1 of 34.9 ms, under "every operation"; of kernels those of
+    # the baseline alone.
+    records = on_gpu.verdict.records
+    steps = [record["timing"]["step_s"] for record in records.values()]
+    layers, operations = on_gpu.time_by_layer(), on_gpu.operations()
+    assert [layers.baseline_s.sum(), layers.candidate_s.sum()] == pytest.approx(steps)
+    assert operations.seconds.sum() == pytest.approx(steps[1])
+    assert operations.seconds.is_monotonic_decreasing
+    kernels = on_gpu.kernels()
+    took = kernels.groupby("policy").seconds.sum()
+    for policy, record in records.items():
+        rows = breakdown.rows(record)
+        assert took[policy] == pytest.approx(rows.seconds[rows.kernel != ""].sum())
+    assert set(kernels.policy[:5]) == set(records)
+    shown = operations._repr_html_()
+    assert f"{len(operations)} rows" in shown
+    assert shown.count("<tr") > notebook_explanation.SHOWN
+
+
+def test_the_operations_of_a_recording_are_whole():
+    names = [f"kernel_{n}" for n in range(60)]
+    more = [device(name, 820 + 2 * n, 1) for n, name in enumerate(names)]
+    explained = notebook_explanation.RecordedExplanation([recording(more=more)])
+    assert set(names) <= set(explained.operations().kernel)
+    (trace,) = explained.recordings
+    assert explained.operations().seconds.sum() == pytest.approx(trace.trace.step_s)
+    assert "bounds this training" in repr(explained)
+    assert len(repr(explained)) < 500
+
+
+DOUBT = "Time breakdown not valid: trace not of these steps."
+
+
+def test_each_part_says_what_of_it_is_not_valid():
+    # The lie: no word above any of them, where the page says it above causes, times and layers.
+    explained = notebook_explanation.Explanation(published("gpt-cpu"), 0)
+    for part in ("causes", "time_by_cause", "roofline", "layers", "peaks"):
+        assert DOUBT in getattr(explained, part)()._repr_html_(), part
+    for table in (explained.time_by_layer(), explained.operations()):
+        chosen = table[table.cause == "memory"].head()
+        for shown in (table._repr_html_(), repr(table), chosen._repr_html_(), repr(chosen)):
+            assert DOUBT in shown
+    assert "n</em> = 1: the first block" in explained.ablations()._repr_html_()
+
+
+def test_a_part_that_is_valid_has_no_warning(on_gpu):
+    for part in PARTS:
+        shown = getattr(on_gpu, part)()
+        assert shown is None or "not valid:" not in shown._repr_html_(), part
+
+
+def test_a_terminal_shows_the_sentence():
+    # Hundreds of kilobytes of records, as a dataclass shows its fields.
+    explained = notebook_explanation.Explanation(published("gpt-cpu"), 0)
+    sentence, *pairs = repr(explained).split("\n")
+    assert sentence.startswith("Why: mixed_bfloat16 at batch size 32 is ")
+    assert sentence.endswith("time breakdown not valid: trace not of these steps.")
+    assert pairs[0] == "pair 0: mixed_bfloat16 against float32, gpt"
+    missing = notebook_explanation.Explanation(None, 0, "a\\_b: there is no such directory.")
+    assert repr(missing) == "a_b: there is no such directory."

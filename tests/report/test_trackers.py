@@ -18,7 +18,8 @@ from mptexp.errors import ParamsError
 from mptexp.records import interference, store
 from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import trackers
+from mptexp.report import measured_sweep, trackers
+from mptexp.report.pages import data_files, first_screen_html
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,14 @@ def sweep(tmp_path_factory):
     (second.parent / "notebook.ipynb").write_text("{}")
     (second.parent / "private.txt").write_text("mine")
     made.params.write_text(made.params.read_text() + f"# at {Path.home()}/clients\n")
+    return made
+
+
+def reported(made):
+    """A sweep with the files of its report; of the page the first screen."""
+    sweep = measured_sweep.load(made)
+    data_files.write(sweep)
+    made.index.write_text(first_screen_html.html(sweep))
     return made
 
 
@@ -70,7 +79,7 @@ def measured_again(sweep, run_id, wall_s):
 def mlflow_store(sweep):
     pytest.importorskip("mlflow", reason="MLflow is not installed")
     uri = "sqlite:///store.db"
-    first = told(sweep, "--to", "mlflow", "--store", uri)
+    first = told(reported(sweep), "--to", "mlflow", "--store", uri)
     assert (len(first["written"]), first["present"]) == (4, 0)
     return uri
 
@@ -116,7 +125,9 @@ def test_mlflow_has_each_run_with_parameters_metrics_and_artifacts(client, runs,
     got = client.download_artifacts(there[full.run_id].info.run_id, "record.json", str(tmp_path))
     assert Path(got).read_bytes() == sweep.record(full.run_id).read_bytes()
     files = client.list_artifacts(there["sweep"].info.run_id)
-    assert "params.yaml" in {file.path for file in files}
+    assert {file.path for file in files} == {
+        "params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv", "table.md",
+    }  # fmt: skip
     # The leak: the params file with home and user name, which a site has without.
     got = client.download_artifacts(there["sweep"].info.run_id, "params.yaml", str(tmp_path))
     assert Path(got).read_text().endswith("# at clients\n")
@@ -141,7 +152,7 @@ def test_mlflow_gets_a_run_again_only_where_it_was_measured_again(client, sweep,
     measured_again(sweep, run_id, 77.0)
     other = next(iter(set(before) - {"sweep", run_id}))
     client.set_terminated(before[other].info.run_id, "RUNNING")  # as an interruption leaves it
-    again = trackers.export(sweep, "mlflow", mlflow_store)
+    again = trackers.export(reported(sweep), "mlflow", mlflow_store)
     assert ({*again.written}, again.present) == ({run_id, other}, 2)
     after = stored(client)
     assert after.keys() == before.keys()
@@ -157,10 +168,43 @@ def test_mlflow_learns_neither_host_nor_user(client, sweep):
     assert not [name for name in names for row in rows if name in row]
 
 
+@pytest.mark.parametrize("name", ["index.html", "speedups.csv", "table.md"])
+def test_mlflow_gets_no_report_that_the_records_do_not_give(tmp_path, name):
+    # The lie: a speedup of 9.99 and "9.99× faster" lay in MLflow, of runs that were 2.00× faster.
+    pytest.importorskip("mlflow", reason="MLflow is not installed")
+    made = reported(written_sweep(tmp_path / "mine", "GPU", 1.0))
+    file = made.root / name
+    text = file.read_text()
+    assert "2.00× faster" in text or name == "speedups.csv"
+    file.write_text(text.replace("2.00×", "9.99×").replace(",2.0", ",9.99"))
+    with pytest.raises(ParamsError, match=rf"{name}: is not what .*`mptexp report` makes it again"):
+        trackers.export(made, "mlflow", f"sqlite:///{tmp_path}/m.db")
+    assert not (tmp_path / "m.db").exists()
+
+
+def test_mlflow_gets_the_tables_of_the_records_where_none_lie_there(tmp_path):
+    # A merged directory, or one of `run --no-report`: the run `sweep` held params.yaml alone.
+    pytest.importorskip("mlflow", reason="MLflow is not installed")
+    from mlflow import MlflowClient
+
+    made, store = written_sweep(tmp_path / "mine", "GPU", 1.0), f"sqlite:///{tmp_path}/m.db"
+    said = "index.html: there is no report, which MLflow gets too: `mptexp report` makes it"
+    with pytest.raises(ParamsError, match=said):
+        trackers.export(made, "mlflow", store)
+    for file in reported(made).root.glob("*.csv"):
+        file.unlink()
+    trackers.export(made, "mlflow", store)
+    client = MlflowClient(store)
+    run = stored(client)["sweep"].info.run_id
+    got = client.download_artifacts(run, "speedups.csv", str(tmp_path))
+    assert "faster" in Path(got).read_text()
+    assert not (made.root / "speedups.csv").exists()
+
+
 @pytest.mark.parametrize("uri", ["nowhere://x", "sqlite:////dev/null/m.db"])
 def test_a_store_that_mlflow_refuses_is_named(sweep, uri):
     pytest.importorskip("mlflow", reason="MLflow is not installed")
-    words = ("export", sweep.root, "--to", "mlflow", "--store", uri)
+    words = ("export", reported(sweep).root, "--to", "mlflow", "--store", uri)
     done = mptexp(*words, cwd=sweep.root.parent)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -254,7 +298,7 @@ def test_another_sweep_of_the_same_name_is_not_written_over(tmp_path, tracker):
     pytest.importorskip(tracker, reason=f"{tracker} is not installed")
     days = [written_sweep(tmp_path / d / "mine", "GPU", s) for d, s in (("a", 1.0), ("b", 1.1))]
     for number, made in enumerate(days, 1):
-        made.mark(seed=number)
+        reported(made).mark(seed=number)
     logs = tmp_path / "logs"
     store = str(logs) if tracker == "tensorboard" else f"sqlite:///{tmp_path}/mlflow.db"
     assert len(trackers.export(days[0], tracker, store).written) == 6
@@ -269,7 +313,9 @@ def test_nor_are_runs_of_plain_loops_of_another_sweep_of_the_name(tmp_path, trac
     # Of two projects' folders `mine` the second deleted the runs of the first.
     pytest.importorskip(tracker, reason=f"{tracker} is not installed")
     days = [written_sweep(tmp_path / d / "mine", "GPU", s, runs=1) for d, s in (("a", 1), ("b", 2))]
-    for made in days if is_known else ():
+    for made in map(reported, days):
+        if not is_known:
+            continue
         run_id = min(path.name for path in made.runs.iterdir())
         digits = made.superseded_as(run_id, made.record(run_id).read_bytes()).name[-8:]
         made.measured.write_text(f"{run_id} {digits}\n")

@@ -23,7 +23,7 @@ from mptexp import __all__ as mptexp_names
 from mptexp.api import cells, commands
 from mptexp.errors import ParamsError, Stopped
 from mptexp.execution.scratch import scratch_folder
-from mptexp.records import store
+from mptexp.records import interference, store
 from mptexp.records.csv_columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
@@ -59,6 +59,10 @@ def test_a_finished_sweep_loads_as_tidy_tables():
     assert len(runs.history) == 15 * 16
     assert load(PUBLISHED, "speedups").equals(runs.speedups)
     assert load(PUBLISHED, "history").equals(runs.history)
+    # The lie: "as history.csv has them", of seven columns, and no word of pandas' own `flags`.
+    assert {"epoch", "val_accuracy", "policy", "step_s"} <= set(runs.history)
+    assert "history.csv beside the run's own" in type(runs).__doc__
+    assert 'column `results["flags"]`' in type(runs).__doc__
 
 
 def test_int8_alone_multiplies_integers():
@@ -138,6 +142,10 @@ def test_what_is_no_path_is_refused_in_a_sentence(call, tmp_path, monkeypatch):
         (lambda: plan(PROJECT / "params/quickstart.yaml", epochs=0), "of at least 1"),
         (lambda: api.run(PROJECT / "params/quickstart.yaml", only={"epochs": 3}), "no run has"),
         (lambda: plan("quickstart", only={"policy": []}), "policy has no value, so no run has it"),
+        (lambda: plan("quickstart", only={"batch_size": [32, None]}), "batch_size=None: no run"),
+        (lambda: cells.explain("float32.json.gz"), "there is no such file or directory"),
+        (lambda: cells.explain("absent", "b.json"), "there is no such file or directory"),
+        (lambda: cells.explain("."), "holds no trace; allowed:"),
         (lambda: plan("quickstart", only="policy=float32"), "only is a str; allowed: parameters"),
         (lambda: plan("quickstart", dataset=Path("/tmp/x")), "dataset is '/tmp/x'; allowed"),
         (lambda: plan("quickstart", epochs=object()), "epochs is a object; allowed: a text"),
@@ -228,10 +236,67 @@ def test_a_record_shows_its_figures_with_their_meaning(tmp_path):
     assert f"{shown['timing']['step_s']:.4g}" in page
     assert html.escape(COLUMNS["step_s"].meaning) in page
     assert "latency_p50_s" not in page
-    shown["status"], shown["error"] = "failed", NASTY
-    page = shown._repr_html_()
+    place = SweepDir(tmp_path)
+    known = store.read_record(SweepDir(PUBLISHED).record(run_id))
+    store.write_record(place.record(run_id), known | {"status": "failed", "error": NASTY})
+    page = record(tmp_path, run_id)._repr_html_()
+    assert "alert(1)" in page
     assert "<script" not in page
     assert "\u202e" not in page
+
+
+def test_a_record_shows_what_of_it_is_not_valid(tmp_path):
+    # The lie: neither flags nor marks of a run that `load` flags; no word of one that was edited.
+    place = written_sweep(tmp_path / "a", "A100", 1.0)
+    (first, second, *_) = sorted(place.runs.glob("*/record.json"))
+    assert "<th>flags" not in record(place.root, first.parent.name)._repr_html_()
+    mark = f"{interference.PROCESSOR_USED} 40 %"
+    store.write_record(second, store.read_record(second) | {"marks": [mark]})
+    first.write_text(first.read_text().replace('"wall_s": 2.0', '"wall_s": 1.0'))
+    with pytest.warns(UserWarning, match="record.json: changed since it was written"):
+        edited = record(place.root, first.parent.name)
+    with pytest.warns(UserWarning, match="changed"):
+        whole = load(place.root).whole.set_index("run_id")
+    marked = record(place.root, second.parent.name)
+    for made in (edited, marked):
+        row = whole.loc[made["run_id"]]
+        assert made.row["flags"] == row["flags"] != ""
+        assert row["flags"] in made._repr_html_()
+    assert mark in marked._repr_html_()
+
+
+def test_flags_that_follow_from_the_runs_beside_it_are_a_record_s_too():
+    made = record(PROJECT / "reports/published/why-cpu", "60f1b9142665")
+    assert made.row["flags"] == "repeats apart"
+    assert "repeats apart" in made._repr_html_()
+
+
+def test_a_comparison_in_a_cell_has_what_the_command_says(tmp_path):
+    # The lie: bare ratios; what they cannot exclude and what else differs was the terminal's alone.
+    for name, packages in (("a", "3.15"), ("<b>", "3.16")):
+        written_sweep(tmp_path / name, "A100", 1.0, packages={"keras": packages})
+    made = api.compare(tmp_path / "a", [tmp_path / "<b>"])
+    assert made.ratio.tolist() == pytest.approx([1, 1])
+    assert made.differences["what"].tolist() == ["keras"]
+    assert made.not_compared.empty
+    told = mptexp("compare", "a", "<b>", cwd=tmp_path).stdout
+    for shown in (repr(made), html.unescape(made._repr_html_())):
+        for words in ("no interval: one session each", "3.16", "What else differs", *made.advice):
+            assert words in shown
+            assert " ".join(words.split()[:3]) in " ".join(told.split())
+        assert "Not compared" not in shown
+    assert "<b>" not in made._repr_html_()
+    assert type(made[made.ratio > 0]) is pd.DataFrame
+
+
+def test_a_folder_of_others_is_read_as_a_trace_whatever_it_is_called(tmp_path):
+    # DVC has a params.yaml too, TensorBoard a folder `runs`.
+    (tmp_path / "params.yaml").write_text("lr: 0.1\n")
+    (tmp_path / "runs/Jun01").mkdir(parents=True)
+    with pytest.raises(ParamsError, match="holds no trace"):
+        cells.explain(tmp_path)
+    never_run = repr(cells.explain(tmp_path / "reports/never_run"))
+    assert never_run.endswith("never_run: there is no such directory.")
 
 
 # --- in a kernel -------------------------------------------------------------------------------
@@ -350,9 +415,9 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
         store.write_record(place.record(made["run_id"]), made)
     said = api.answer(tmp_path).data
     title, banner, *_ = said.split("\n\n")
-    assert title.startswith("**Provisional: mixed\\_float16 ")
+    assert title.startswith("**Provisional (not valid): mixed\\_float16 ")
     assert banner.startswith("**Not valid: all figures** of all runs: ")
-    assert "Measured, but not valid: 2.00× (**mixed_float16**) faster than float32" in said
+    assert "Measured, but not valid: 2.00× (**mixed_float16**) as fast as float32" in said
 
 
 def test_a_backend_that_gives_no_answer_is_one_sentence():

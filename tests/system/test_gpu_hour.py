@@ -134,6 +134,32 @@ def an_hour(tmp_path):
     return tmp_path / "hour"
 
 
+@pytest.mark.parametrize("name", ["partial", "params.yaml", "runs", "hour"])
+def test_a_folder_of_any_name_is_packed_whole(name, tmp_path):
+    # The lie: "archive: partial.tar.gz", exit status 0, with nothing in it.
+    folder = an_hour(tmp_path).rename(tmp_path / name)
+    (folder / "tf32/params.yaml").write_text("matrix: {seed: [0]}\n")
+    at_work = ("tf32/partial/ba9876543210", "tf32/search/partial/ba9876543210")
+    for made in (*at_work, "partial/deep"):  # the last is no sweep's
+        (folder / made).mkdir(parents=True)
+        (folder / made / "a").touch()
+    with tarfile.open(archive.pack(folder)) as tar:
+        files = {member.name for member in tar if member.isreg()}
+    kept = ("tf32/sweep.json", "tf32/params.yaml", "tf32/runs/0123456789ab/record.json")
+    assert files == {f"{name}/{file}" for file in (*kept, "partial/deep/a")}
+
+
+def test_an_archive_that_would_lack_a_record_is_not_written(tmp_path):
+    # The lie: a whole archive, of a folder whose runs lie behind a link, and so not in it.
+    folder = an_hour(tmp_path)
+    runs = folder / "tf32/runs"
+    runs.rename(tmp_path / "another disk")
+    runs.symlink_to(tmp_path / "another disk")
+    with pytest.raises(Stopped, match=r"it would lack .*0123456789ab/record\.json; allowed: plain"):
+        archive.pack(folder)
+    assert {path.name for path in tmp_path.iterdir()} == {"hour", "another disk"}
+
+
 def test_an_archive_that_is_cut_or_damaged_is_refused(tmp_path):
     made = archive.pack(an_hour(tmp_path))
     whole, rest = made.read_bytes(), random.Random(0)

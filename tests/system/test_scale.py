@@ -43,11 +43,12 @@ def planned(folder, rates):
 
 def executed(sweep, runs):
     """What a sweep shows of the runs, as they start and end."""
-    progress = Progress(Console(file=io.StringIO()), runs, sweep)
+    costs = plan.Costs(runs, sweep)
+    progress = Progress(Console(file=io.StringIO()), runs, sweep, costs)
     for run in runs[:20]:
         progress.show(run, None)
         progress.show(run, {"status": "failed", "error": "", "wall_s": 2.0})
-    assert plan.remaining_s(runs, sweep) is None
+    assert plan.remaining_s(runs, costs) is None
 
 
 def test_planning_takes_time_in_proportion_to_the_runs(tmp_path):

@@ -380,8 +380,9 @@ def test_a_device_with_the_name_of_a_command_is_text_on_the_terminal(light, tmp_
     assert done.returncode == 0, done.stderr
     assert r"\x1b]0;owned\x07[red]\u202e" in done.stdout
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)  # both are elsewhere
-    assert done.returncode == 0, done.stderr
-    assert {p.name for p in tmp_path.iterdir()} == {"light.py", "light.yaml", "reports"}
+    assert done.returncode == 2, done.stderr
+    assert r"gpu_model \x1b]0;owned\x07[red]\u202e, ../../elsewhere: this machine" in done.stderr
+    assert {p.name for p in tmp_path.iterdir()} == {"light.py", "light.yaml"}
 
 
 @given(TEXT)

@@ -171,7 +171,7 @@ def _doubtful(rows: pd.DataFrame, opening: str, timed: bool = False, based: bool
 
 
 def _not_valid(rows: pd.DataFrame, opening: str) -> str:
-    """`Measured, but not valid: 4.17× (**int8**) and 1.03× (**int4**) slower than float32 ...`.
+    """`Measured, but not valid: 0.24× (**int8**) and 0.97× (**int4**) as fast as float32 ...`.
 
     Policies that are compared with one baseline share its name, their place if it is one, and the
     share of the arithmetic in which they are effective.
@@ -231,11 +231,11 @@ def _shared(places: pd.Series) -> str:
 
 
 def _ends(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of the least and of the largest number that is said: faster, or slower, than what.
+    """The rows of the least and of the largest number that is said, all of one finding.
 
-    Of some that are faster and some that are slower, or may be either, the slower one first.
+    Of what is slower the number said is the larger the smaller the speedup.
     """
-    up = (rows.speedup >= 1).any() or wording.finding(rows.iloc[0]) == INCONCLUSIVE
+    up = wording.finding(rows.iloc[0]) != "slower"
     ordered = rows.sort_values("speedup", ascending=up, kind="stable").to_dict("records")
     return [ordered[0], ordered[-1]]
 
@@ -329,7 +329,8 @@ def _without_baseline(tables: Tables) -> str:
     names = listed(sorted(set(table.policy)))
     if lost := ended(tables):
         return f"No times are compared: {verbatim(lost)}."
-    if any("measured apart" in validity.names_of(flags) for flags in tables.ok["flags"]):
+    parted = {"measured apart", validity.CLOCK_SET}
+    if any(parted & {*validity.names_of(flags)} for flags in tables.ok["flags"]):
         return f"No times are compared: {names} were measured apart."
     return (
         f"This sweep measured {names}; a speedup needs two policies at the same point, one of them "

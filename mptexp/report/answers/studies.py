@@ -10,8 +10,9 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, contrast, published, simultaneous_intervals, summary, validity
 from mptexp.analysis.contrast import FEWEST, Contrast
-from mptexp.analysis.points import POINT
+from mptexp.analysis.points import POINT, geometric_mean
 from mptexp.analysis.published import MIXED
+from mptexp.analysis.speedups import of_row
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
 from mptexp.report.text import wording
@@ -221,7 +222,7 @@ def _measured(base: pd.DataFrame, mixed: pd.DataFrame, tables: Tables) -> pd.Dat
     mixed_float16 is faster.
     """
     keys = ["pair", "panel", "block"]
-    columns = [*keys, "run_id", "policy", "unit", "images_per_s", "value", "epochs"]
+    columns = [*keys, "run_id", "policy", "unit", "images_per_s", "value", "epochs", "flags"]
     both = base[columns].merge(mixed[columns], "outer", keys, suffixes=("", "_mixed"))
     groups = list(both.groupby(["pair", "panel"]))
     ratios = _ratios([group for _, group in groups], tables)
@@ -281,15 +282,17 @@ def _claimed(
 
 
 def _here(runs: pd.DataFrame, side: str) -> str:
-    """The runs of one policy as the text of a cell."""
-    runs = runs[runs[f"value{side}"].notna()]
-    if runs.empty:
+    """The runs of one policy as the text of a cell; a time or a rate as the headline table's."""
+    names = ("value", "unit", "policy", "epochs", "flags")
+    own = pd.DataFrame({name: runs[f"{name}{side}"] for name in names}).dropna(subset="value")
+    if own.empty:
         return BLANK
-    value, unit, policy = (runs[f"{name}{side}"] for name in ("value", "unit", "policy"))
-    if unit.iloc[0] != "%":
-        return _cell(float(f"{value.median():.4g}"), unit.iloc[0], policy.iloc[0])
-    at = f"(n = {len(runs)}, epoch {runs[f'epochs{side}'].max():g})"
-    return _cell(round(value.mean(), 1), f"% {at}", policy.iloc[0])
+    unit, policy = own.unit.iloc[0], own.policy.iloc[0]
+    if unit != "%":
+        value = geometric_mean(of_row(own).value)
+        return _cell(float(f"{value:.4g}"), unit, policy)
+    at = f"(n = {len(own)}, epoch {own.epochs.max():g})"
+    return _cell(round(own.value.mean(), 1), f"% {at}", policy)
 
 
 def _texts(rows: pd.DataFrame, data: str = "") -> pd.DataFrame:

@@ -205,8 +205,8 @@ ABLATIONS = Section(
     "Each is a run with a record of its own, compared within its block with a run whose identity "
     "agrees but for the change; per image. *With it*: beside the same policy without the change. "
     "Intervals hold for all rows together; what the sweep itself compares keeps its interval. "
-    "*n* = 1: the first block showed it to be slower, and it was not repeated; one block proves "
-    "nothing. *Excluded*: gains that the interval rules out where it shows none.",
+    "*n* = 1: it took longer in the first block, and was not repeated; one block proves nothing. "
+    "*Excluded*: gains that the interval rules out where it shows none.",
     why_tables.ablation_rows,
 )
 BREAKDOWN = Section(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from mptexp.analysis import validity
 from mptexp.analysis.points import POINT, of_task
-from mptexp.analysis.speedups import with_jit
+from mptexp.analysis.speedups import row_times, with_jit
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
@@ -121,7 +121,7 @@ def _rates(tables: Tables, task: tasks.Task) -> pd.DataFrame:
 
 
 def rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
-    """Units per second of every run and their medians as lines; crosses where memory ran out."""
+    """Units per second of every run and their means as lines; crosses where memory ran out."""
     table = _rates(tables, task)
     figure, panels = dots(table, table.rate, f"{task.unit}s per second")
     places, policies = style.places(table), style.policies(table)
@@ -129,9 +129,9 @@ def rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
         style.log_scale(axis)
         for index, policy in enumerate(policies):
             own = part[part.policy == policy]
-            medians = own.groupby("batch_size").rate.median().dropna()
-            x = [places[size] + style.offset(index, len(policies)) for size in medians.index]
-            axis.plot(x, medians, color=COLOURS[policy], linewidth=1, alpha=0.6)
+            means = row_times(own, ["batch_size"]).throughput.dropna()
+            x = [places[size] + style.offset(index, len(policies)) for size in means.index]
+            axis.plot(x, means, color=COLOURS[policy], linewidth=1, alpha=0.6)
             lost = own[own.status == "oom"].batch_size.unique()
             x = [places[size] + style.offset(index, len(policies)) for size in lost]
             if x:  # an empty line that is not clipped spoils the layout
@@ -147,20 +147,21 @@ def _caption_rates(tables: Tables, task: tasks.Task) -> str:
     table = style.drawn(style.by_panel(_rates(tables, task)))
     lost = table[table.status == "oom"]
     tail = f" {wording.count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
-    return f"{_highest(table)}Dots are runs, lines go through their medians.{tail}"
+    return f"{_highest(table)}Dots are runs, lines go through their geometric means.{tail}"
 
 
 def _highest(runs: pd.DataFrame) -> str:
-    """The highest median rate, of points all of whose times are valid; empty without any."""
-    groups = runs.groupby([*POINT, "policy"], as_index=False, dropna=False)
-    medians = groups.agg(rate=("rate", "median"), flags=("flags", validity.together))
-    medians = medians.assign(place=wording.places(medians)).dropna(subset="rate")
-    valid = validity.sound(medians, "time")
+    """The highest rate of a row of the headline table whose times are valid; empty without any."""
+    keys = [*POINT, "policy"]
+    flags = runs.groupby(keys)["flags"].agg(validity.together)
+    rows = row_times(runs, keys).join(flags).reset_index()
+    rows = rows.assign(place=wording.places(rows)).dropna(subset="throughput")
+    valid = validity.sound(rows, "time")
     if valid.empty:
         return ""
-    best = valid.loc[valid.rate.idxmax()]
-    of = " of what is valid" * (len(valid) < len(medians))
-    said = f"{wording.rate(best.rate)}, {best.policy} {wording.at(best.place)}"
+    best = valid.loc[valid.throughput.idxmax()]
+    of = " of what is valid" * (len(valid) < len(rows))
+    said = f"{wording.rate(best.throughput)}, {best.policy} {wording.at(best.place)}"
     return f"Highest rate{of}: {said}. "
 
 
@@ -257,7 +258,7 @@ FIGURES = (
             "throughput",
             f"{task.unit.capitalize()}s per second",
             f"{task.unit.capitalize()}s per second by batch size, one dot per run, a line per "
-            "policy through medians.",
+            "policy through geometric means.",
             partial(by_sizes, value=task.rate),
             partial(rates_by_batch_size, task=task),
             partial(_caption_rates, task=task),

@@ -10,7 +10,7 @@ from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
 from mptexp.report.first_screen import policy_speed, ratios
-from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Subject
+from mptexp.report.first_screen.parts import Bar, Subject, opening
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
@@ -61,8 +61,8 @@ def _short(made: Subject) -> Subject:
 
 def _headed(bars: Sequence[Bar], what: str, base: str) -> list[Bar]:
     """Bars under the heading `mixed_bfloat16 against float32`, which their labels leave out."""
-    opening = (f"{what}, ", f"{what} on ")
-    short = [bar.label.removeprefix(opening[0]).removeprefix(opening[1]) for bar in bars]
+    before = (f"{what}, ", f"{what} on ")
+    short = [bar.label.removeprefix(before[0]).removeprefix(before[1]) for bar in bars]
     group = f"{what} against {base}"
     return [replace(bar, label=s, group=group) for bar, s in zip(bars, short, strict=True)]
 
@@ -81,10 +81,10 @@ def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterat
             yield subject
             continue
         second = subject.title
-        if policies.title.startswith(PROVISIONAL):  # what is said once holds of both
-            second = second.removeprefix(f"{PROVISIONAL}: ")
+        if same := opening(policies.title):  # what is said once holds of both
+            second = second.removeprefix(same)
         title = f"{policies.title}; {second}"
-        opening, *more = policies.sentences
+        first, *more = policies.sentences
         named = listed(list(dict.fromkeys(bar.policy for bar in policies.bars)))
         # Not in a policy's colour, which means faster in one group and slower in the other.
         plain = [replace(bar, policy="float32") for bar in subject.bars]
@@ -92,7 +92,7 @@ def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterat
             *_headed(policies.bars, named, policies.baseline),
             *_headed(sorted(plain, key=lambda bar: bar.label), what, subject.baseline),
         ]
-        said = [opening, *subject.sentences, *more]
+        said = [first, *subject.sentences, *more]
         advice = policies.advice
         if subject.advice and subject.advice != advice:
             advice += f" {wording.capitalized(subject.advice)}"

@@ -8,7 +8,7 @@ import numpy as np
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, quantized_inference
 from mptexp.report.first_screen import policy_speed
-from mptexp.report.first_screen.parts import PROVISIONAL, Bar, Scale, Subject
+from mptexp.report.first_screen.parts import Bar, Scale, Subject, opening
 from mptexp.report.text import task_words, wording
 
 
@@ -20,7 +20,7 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
         said = [*quantized_inference.sentences(made), *subject.sentences]
         taken, of_speed = quantized_inference.taken(made), subject.title
         # Of times that are not valid no chart is made where there is one of what is.
-        if of_speed.startswith(PROVISIONAL):
+        if opening(of_speed):
             spoiled = any(bar.finding == "not valid" for bar in subject.bars)
             of_speed = "no speed is valid" if spoiled else "no speed is shown"
             subject = _of_losses(subject, made)
@@ -50,7 +50,7 @@ def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tab
     look = f", and look at its {measure.name} in your own model" * ("look at" not in subject.advice)
     for_bytes = f"for fewer bytes take {least}{look}."
     speed_of = subject.advice.rstrip(".")
-    if subject.title.startswith(PROVISIONAL):
+    if opening(subject.title):
         first = for_bytes if least else f"keep the weights in float32: {_lost(made)}."
         return f"{first} {wording.capitalized(subject.advice)}" if speed_of else first
     decides = _decides(made, tables)
@@ -58,8 +58,8 @@ def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tab
         return f"{speed_of}: {_lost(made)}{decides}"
     if not least:
         return f"{speed_of}; take no quantized weights: {_lost(made)}{decides}"
-    opening = {"for": "", "on": "for speed, "}.get(speed_of.partition(" ")[0], "for speed ")
-    return f"{opening}{speed_of}; {for_bytes}"
+    aim = {"for": "", "on": "for speed, "}.get(speed_of.partition(" ")[0], "for speed ")
+    return f"{aim}{speed_of}; {for_bytes}"
 
 
 def _lost(made: Sequence[quantized_inference.Quantized]) -> str:

@@ -1,10 +1,13 @@
 """The parts of a first screen, whatever the question: title, comparisons, sentences, advice."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, zip_longest
 from typing import Literal
+
+import pandas as pd
 
 from mptexp.analysis.sweep_tables import Options, Tables
 from mptexp.report.text import wording
@@ -16,6 +19,7 @@ MOST = 14  # rows of the chart, which a screen holds; of more, the ends of each 
 PROVEN = ("faster", "slower", "small", "large", "lower", "higher", "equal")  # findings
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
+UNPROVEN = ("no interval", "not valid")  # findings of ratios of which nothing is claimed
 PROVISIONAL = "Provisional"
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 SAME = 1.02  # ratios of which the largest is no more times the smallest are one ratio
@@ -104,9 +108,28 @@ def device(tables: Tables) -> str:
     return listed(sorted(set(tables.results.gpu_model)))
 
 
-def provisional(title: str) -> str:
-    """A title of what was measured, but cannot be claimed."""
-    return f"{PROVISIONAL}: {title}"
+def provisional(title: str, why: str = "") -> str:
+    """A title of what was measured, but cannot be claimed: `Provisional (not valid): ...`."""
+    return f"{PROVISIONAL}{f' ({why})' * bool(why)}: {title}"
+
+
+def unproven(rows: pd.DataFrame) -> str:
+    """Why no ratio of a table is claimed: `n = 2, no interval`, `not valid`, or both.
+
+    Args:
+        rows: with finding and blocks.
+    """
+    few = rows[rows.finding == "no interval"]
+    why = [f"{wording.repeats(few.blocks)}, no interval"] if len(few) else []
+    return "; ".join([*why, *["not valid"] * bool((rows.finding == "not valid").any())])
+
+
+def opening(title: str) -> str:
+    """`Provisional (not valid): `, with which a title opens of what cannot be claimed; else empty.
+
+    What follows may hold a colon.
+    """
+    return found[0] if (found := re.match(rf"{PROVISIONAL}( \([^)]*\))?: ", title)) else ""
 
 
 def unclaimed(sentences: Sequence[str]) -> list[str]:

@@ -13,7 +13,16 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
 from mptexp.report.answers import findings, larger_batch, quality
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.parts import RESIDENT, SAME, Bar, Subject, equal, provisional
+from mptexp.report.first_screen.parts import (
+    RESIDENT,
+    SAME,
+    UNPROVEN,
+    Bar,
+    Subject,
+    equal,
+    provisional,
+    unproven,
+)
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
@@ -104,8 +113,9 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
     """
     trained, measured = rows[rows.input_mode != RESIDENT], len(rows)
     rows = trained if len(trained) else rows
-    if rows.finding.isin(["not valid", "no interval"]).all():  # nothing may be said of a speedup
-        return provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows, lost))
+    if rows.finding.isin(UNPROVEN).all():  # nothing may be said of a speedup
+        best = rows.loc[rows.speedup.idxmax()]
+        return provisional(_extreme(best, rows, lost), unproven(rows))
     faster, slower = (rows[rows.finding == word] for word in ("faster", "slower"))
     if len(slower) or (faster.speedup.round(2) > 1).any():
         faster = faster[faster.speedup.round(2) > 1]  # 1.00 is no title beside anything else
@@ -224,12 +234,12 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     said = own.speedup[own.finding == row.finding]
     several = word != "slower" or said.max() > SAME * said.min()
     bound *= int(several and (own.finding == word).sum() != 1)
-    both = least.finding in ("slower", row.finding)  # what is inconclusive is no end of a span
-    if word == "faster" and wording.direction(least) == "slower" and both:
+    if word == "faster" and wording.direction(least) == "slower":
         bound, some = f"from {wording.speed_parts(least)[0]}× slower to ", ""
     ends = [wording.speed_parts(end)[0] for end in (least, row)]
     alike = word == wording.direction(least) and ends[0] != ends[1]
-    if alike and word != "slower" and (own.finding == row.finding).all():
+    met = {*own.finding}
+    if alike and word != "slower" and (met == {row.finding} or met <= {*UNPROVEN}):
         bound = f"{ends[0]}× to "
     bound = bound if len(own) > 1 else ""
     marks = wording.partly(row) or ["emulated"] * bool(row.emulated)

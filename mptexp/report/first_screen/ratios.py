@@ -14,7 +14,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, findings
 from mptexp.report.first_screen import policy_speed, speed_advice
-from mptexp.report.first_screen.parts import Bar, Subject, first, provisional
+from mptexp.report.first_screen.parts import Bar, Subject, first, provisional, unproven
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.wording import INCONCLUSIVE, listed, verbatim
 from mptexp.spec.backends import LABELS
@@ -55,7 +55,7 @@ def of(
         ends = dict.fromkeys(f"{wording.factor(bar.value)}×" for bar in (bars[0], bars[-1]))
         held = "its interval includes" if len(bars) == 1 else "all intervals include"
         said = f"{nothing.format(base)}: {' to '.join(ends)}, but {held} 1"
-        title = said if inconclusive else provisional(title)
+        title = said if inconclusive else provisional(title, unproven(rows))
     sentences = [
         f"{wording.OPENINGS[word].format(base)}: {_named(own)}."
         for word in wording.OPENINGS

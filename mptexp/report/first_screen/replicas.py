@@ -8,7 +8,7 @@ import pandas as pd
 from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.first_screen import ratios
-from mptexp.report.first_screen.parts import PROVISIONAL, Subject, provisional
+from mptexp.report.first_screen.parts import Subject, opening
 from mptexp.report.text import wording
 
 PARTS = "Logical replicas are parts of one CPU: their scaling says nothing of hardware."
@@ -66,10 +66,10 @@ def _joined(made: Sequence[Subject], pooled: Subject) -> Subject:
     """
     shown = [one for one in made if any(bar.finding in ratios.PROVEN for bar in one.bars)]
     open_ = pooled.title.startswith(NOTHING)
-    unsure = [one for one in made if one.title.startswith(PROVISIONAL)]
-    titles = [one.title.removeprefix(f"{PROVISIONAL}: ") for one in shown or unsure]
+    unsure = [one for one in made if opening(one.title)]
+    titles = [one.title.removeprefix(opening(one.title)) for one in shown or unsure]
     title = "; ".join(titles)
-    title = title if shown else pooled.title if open_ else provisional(title)
+    title = title if shown else pooled.title if open_ else f"{opening(pooled.title)}{title}"
     bars = [replace(bar, group=f"Against {one.baseline}") for one in made for bar in one.bars]
     said = [_against(text, one.baseline) for one in made for text in one.sentences]
     return Subject(title, said, bars, advice=pooled.advice)
@@ -79,9 +79,9 @@ def _against(text: str, base: str) -> str:
     """A sentence on ratios that says to what: `Against 1 replica with ..., inconclusive: ...`."""
     if base in text:
         return text
-    opening, _, named = text.partition(": ")
-    opening = opening.partition(" (")[0]
-    return f"Against {base}, {opening[0].lower()}{opening[1:]}: {named}"
+    finding, _, named = text.partition(": ")
+    finding = finding.partition(" (")[0]
+    return f"Against {base}, {finding[0].lower()}{finding[1:]}: {named}"
 
 
 def _labels(rows: pd.DataFrame, each: bool) -> pd.Series:

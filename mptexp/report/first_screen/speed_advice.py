@@ -8,6 +8,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, contrast, validity
 from mptexp.analysis.contrast import MOST_REPEATS, Contrast
 from mptexp.analysis.points import POINT
+from mptexp.analysis.speedups import row_times
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.first_screen.parts import NAMED, RESIDENT, SAME, equal
@@ -192,16 +193,16 @@ def _ahead(gains: pd.DataFrame, tables: Tables) -> list[_Ahead]:
     if not varied:
         return []
     runs = validity.sound(tables.ok, "time")
-    medians = runs.groupby([*POINT, "policy"]).step_s.median().dropna().reset_index()
+    steps = row_times(runs, [*POINT, "policy"]).step_s.dropna().reset_index()
     each = [
-        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, medians, runs))]
+        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, steps, runs))]
         for _, row in gains.iterrows()
     ]
     return [min(own, key=lambda ahead: ahead.base_s) for own in each if own]
 
 
 def _ahead_with(
-    name: str, row: pd.Series, gains: pd.DataFrame, medians: pd.DataFrame, runs: pd.DataFrame
+    name: str, row: pd.Series, gains: pd.DataFrame, steps: pd.DataFrame, runs: pd.DataFrame
 ) -> _Ahead | None:
     """The fastest baseline at a point that differs in a parameter, if it is ahead of a policy.
 
@@ -210,10 +211,10 @@ def _ahead_with(
 
     Args:
         row: the comparison of the policy; gains: all of its own.
-        medians: steps of `runs`, those that are valid, of each point and policy.
+        steps: of `runs`, those that are valid, by point and policy.
     """
     same = [other for other in POINT if other != name]
-    alike = medians[(medians[same] == row[same]).all(axis=1)]
+    alike = steps[(steps[same] == row[same]).all(axis=1)]
     if row.input_mode != RESIDENT:  # in which nobody can train
         alike = alike[alike.input_mode != RESIDENT]
     gained = gains[name][(gains[same] == row[same]).all(axis=1)]
@@ -223,8 +224,8 @@ def _ahead_with(
         return None
     here, fastest = own[own[name] == row[name]], others.loc[[others.step_s.idxmin()]]
     shortest = own.loc[[own.step_s.idxmin()]]
-    steps = [runs.merge(one[[*POINT, "policy"]]) for one in (shortest, fastest)]
-    if not contrast.paired(*(one.groupby("block").step_s.median() for one in steps)).low > 1:
+    sides = [runs.merge(one[[*POINT, "policy"]]) for one in (shortest, fastest)]
+    if not contrast.paired(*(one.groupby("block").step_s.mean() for one in sides)).low > 1:
         return None
     at, base_at = (wording.at(wording.of_table(t, name).iloc[0]) for t in (here, fastest))
     base = verbatim(wording.default_name(row.baseline))

@@ -61,7 +61,7 @@ def headline(tables: Tables) -> str:
         return _measured(tables)
     lines = [
         "ms per step: geometric mean over repeats of each run's median window. 2× faster: half the "
-        "baseline's time; 2× slower: twice."
+        "baseline's time; 2× slower: twice; 0.5× as fast: twice too, but not proven."
     ]
     if tables.claims.low.notna().any():
         lines.append(

@@ -94,6 +94,7 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
     Returns:
         A sentence for each damaged record, which was left out, for each that was changed since it
         was written, of which nothing is claimed, and for each sweep of which no report can be made.
+        Records of runs that were measured again are named, too.
 
     Raises:
         ParamsError: where there is nothing to publish, or it cannot be published there; nothing is
@@ -136,7 +137,7 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
                 continue
             _note(proof, target, entry)
         entries.append(entry)
-        faults += [fault for part in place.parts for fault in _checked(part)[1]]
+        faults += [fault for part in place.parts for fault in _faults(part)]
     # Two stable sorts: by name, and the newest first.
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
     store.write_text(index, _index(entries, address))
@@ -383,9 +384,9 @@ def _copy(source: SweepDir, target: SweepDir) -> None:
             _copy_run(part.runs / run_id, out.runs / run_id)
         # What was measured again or thrown away belongs to what may be claimed: without it a page
         # here would say more than the sweep's own.
-        for folder in _superseded(part):
-            (out.superseded / folder.name).mkdir(parents=True)
-            shutil.copyfile(folder / "record.json", out.superseded / folder.name / "record.json")
+        for name, path in _superseded(part).items():
+            (out.superseded / name).mkdir(parents=True)
+            shutil.copyfile(path, out.superseded / name / "record.json")
         out.add_measured([part])
 
 
@@ -397,16 +398,20 @@ def _copy_run(source: Path, folder: Path) -> None:
         shutil.copyfile(notebook, folder / notebook.name)
 
 
-def _superseded(part: SweepDir) -> list[Path]:
-    """The folders of the runs that were measured again and can be read."""
-    folders = []
-    linked = part.superseded.is_symlink()
-    for path in [] if linked else sorted(part.superseded.glob("*/record.json")):
-        if re.fullmatch(f"{RUN_ID}-{DIGEST}", path.parent.name) and not path.parent.is_symlink():
-            with suppress(RecordError):
-                store.read_record(path)
-                folders.append(path.parent)
-    return folders
+def _superseded(part: SweepDir) -> dict[str, Path]:
+    """The readable records of runs that were measured again, by the name of the copy's folder.
+
+    One in a folder of another name is read by the sweep's own page, and so it is copied too.
+    """
+    records: dict[str, Path] = {}
+    for path in [] if part.superseded.is_symlink() else store.record_files(part.superseded):
+        name = path.parent.name
+        with suppress(RecordError):
+            run_id = store.read_record(path)["run_id"]
+            if not re.fullmatch(f"{RUN_ID}-{DIGEST}", name):
+                name = part.superseded_as(run_id, path.read_bytes()).name
+            records[name] = path
+    return records
 
 
 def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
@@ -421,6 +426,13 @@ def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
         faults += [f"{text}; published as not valid" for text in store.changed([record], part)]
         ids.append(path.parent.name)
     return ids, faults
+
+
+def _faults(part: SweepDir) -> list[str]:
+    """What is wrong with the records of a sweep, in sentences; superseded ones are claimed over."""
+    kept = store.superseded_records(part)
+    left = [f"{fault}; not published" for fault in kept.damaged]
+    return [*_checked(part)[1], *left, *(f"{text}; published as it is" for text in kept.changed)]
 
 
 def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]) -> Entry:

@@ -163,7 +163,7 @@ def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
 def _changed(effect: Effect, name: str) -> str:
     """One of an effect's contrasts; where fewer blocks count than were measured, why.
 
-    `1.47× faster (no interval, n = 2 of 3: 1 block was measured in two calls)`; empty where it is
+    `1.47× as fast (no interval, n = 2 of 3: 1 block was measured in two calls)`; empty where it is
     not known.
     """
     over, apart = effect.contrasts.get(name), effect.apart.get(name, 0)

@@ -18,7 +18,7 @@ from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
-AS_FAST = "as fast"  # of a ratio that is 1.00, or may be above and below
+AS_FAST = "as fast"  # of a ratio that is 1.00, or of which no direction is proven
 SMALL = 0.1  # a change of speed beyond which an inconclusive one may not go is said
 UNDECIDED = "undecided"  # of a difference in accuracy that may be anything in its interval
 NOT_VALID = "Measured, but not valid"
@@ -272,15 +272,15 @@ def factor(ratio: float) -> str:
 
 
 def times(speedup: float) -> str:
-    """`1.15× faster`, `2.00× slower`, `1.00× as fast`: a ratio without an interval."""
+    """`1.15× faster`, `2.00× slower`, `1.00× as fast`: a ratio whose direction is proven."""
     if factor(speedup) == "1.00":
         return f"1.00× {AS_FAST}"
     return f"{factor(speedup)}× faster" if speedup > 1 else f"{factor(1 / speedup)}× slower"
 
 
 def over(speedup: float) -> str:
-    """The same before the name of the baseline: `1.15× faster than`, `1.00× as fast as`."""
-    return f"{times(speedup)} {than(times(speedup))}"
+    """`1.15× as fast as`, before the name of the baseline: a ratio without an interval."""
+    return f"{factor(speedup)}× {AS_FAST} {than(AS_FAST)}"
 
 
 def than(said: str) -> str:
@@ -289,18 +289,20 @@ def than(said: str) -> str:
 
 
 def direction(row: Mapping[str, Any]) -> str:
-    """`faster` or `slower`; `as fast` where the interval includes 1, or the number is 1.00.
+    """`faster` or `slower` where `finding` proves it and the number is not 1.00, else `as fast`.
 
-    Where there is no interval that counts, by the number alone: `finding` says that beside it.
+    The fewer the repeats, the less a number near 1 shows which side it will be on the next time:
+    of what has no interval, or none that counts, no direction is said.
     """
-    return AS_FAST if finding(row) == INCONCLUSIVE else times(row["speedup"]).partition("× ")[2]
+    proven = finding(row) in ("faster", "slower")
+    return times(row["speedup"]).partition("× ")[2] if proven else AS_FAST
 
 
 def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     """A speedup as a number and its interval, or why it has none.
 
     What is slower is the policy's time over the baseline's, so that the number is above 1; of what
-    may be either, `0.96× as fast [0.88, 1.05]`, number and interval are the speedup's.
+    is not proven, `0.96× as fast [0.88, 1.05]`, number and interval are the speedup's.
     """
     word, (ratio, low, high) = finding(row), (row[name] for name in ("speedup", "low", "high"))
     if direction(row) == "slower":

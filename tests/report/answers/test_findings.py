@@ -25,7 +25,11 @@ from mptexp.report.text.wording import INCONCLUSIVE
         ),
         (
             [2.0, 2.1],
-            "Fewer than three repeats show nothing: **mixed_float16** 2.05× faster than float32",
+            "Fewer than three repeats show nothing: **mixed_float16** 2.05× as fast as float32",
+        ),
+        (
+            [0.5, 0.55],
+            "Fewer than three repeats show nothing: **mixed_float16** 0.52× as fast as float32",
         ),
     ],
 )
@@ -135,10 +139,10 @@ def test_a_policy_that_is_effective_in_part_is_never_under_its_bare_name():
 
 def test_a_policy_that_is_effective_has_its_bare_name():
     (sentence, *_) = findings.answer(three("mixed_bfloat16", [2.0, 2.1], effective_share=0.96))
-    assert "**mixed_bfloat16** 2.05× faster than" in sentence
+    assert "**mixed_bfloat16** 2.05× as fast as" in sentence
 
 
-def test_ratios_in_both_directions_have_a_word_each():
+def test_ratios_on_both_sides_of_1_that_prove_nothing_have_one_word():
     made = [
         record(policy, block, step_s, width=width)
         for block in range(2)
@@ -146,12 +150,11 @@ def test_ratios_in_both_directions_have_a_word_each():
         for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.1 * ratio))
     ]
     said = " ".join(findings.answer(tables(made)))
-    assert "from 5.00× slower to 2.00× faster than float32 (the default; 100 ms per step)" in said
+    assert "0.20× to 2.00× as fast as float32 (the default; 100 ms per step) in 4 settings" in said
     void = {"marks": ["measured while other programs used the processor"]}
     said = " ".join(findings.answer(tables([one | void for one in made])))
-    wanted = "3.00× to 5.00× (**mixed_float16**, 3 settings) slower than float32 (the default)"
+    wanted = "0.20× to 2.00× (**mixed_float16**, 4 settings) as fast as float32 (the default)"
     assert wanted in said
-    assert "2.00× (**mixed_float16**) faster than float32 (the default) with width 0.4" in said
 
 
 def test_beside_what_is_decided_few_that_are_open_are_named_and_the_rest_is_counted():
@@ -188,7 +191,7 @@ def not_valid(size=32, **shares):
 def test_what_is_not_valid_is_one_short_sentence():
     said = findings.answer(tables(not_valid(mixed_bfloat16=0.92, float8=0.92)))[0]
     assert said == (
-        "Measured, but not valid: 2.00× (**mixed_bfloat16**) and 3.00× (**float8**) slower than "
+        "Measured, but not valid: 0.50× (**mixed_bfloat16**) and 0.33× (**float8**) as fast as "
         "float32 (the default) at batch size 32; 92 % of the arithmetic is in the type of the "
         "policy."
     )
@@ -196,16 +199,16 @@ def test_what_is_not_valid_is_one_short_sentence():
 
 def test_how_far_a_policy_is_effective_stands_beside_it_where_others_differ():
     said = findings.answer(tables(not_valid(mixed_bfloat16=0.5, float8=0.92)))[0]
-    assert "2.00× (**mixed_bfloat16**, 50 % of the arithmetic in bfloat16) and" in said
-    assert "3.00× (**float8**, 92 % of the arithmetic in float8_e4m3fn)" in said
+    assert "0.50× (**mixed_bfloat16**, 50 % of the arithmetic in bfloat16) and" in said
+    assert "0.33× (**float8**, 92 % of the arithmetic in float8_e4m3fn)" in said
     alone = findings.answer(tables(not_valid(mixed_bfloat16=0.5)))[0]
-    assert "2.00× (**mixed_bfloat16**, 50 % of the arithmetic in bfloat16) slower" in alone
+    assert "0.50× (**mixed_bfloat16**, 50 % of the arithmetic in bfloat16) as fast" in alone
 
 
 def test_what_is_not_valid_in_several_places_names_or_counts_them():
     rows = not_valid(mixed_bfloat16=1.0) + not_valid(64, mixed_bfloat16=1.0, float8=1.0)
     assert (
-        "2.00× (**mixed_bfloat16**, 2 settings) and 3.00× (**float8**, batch size 64) slower"
+        "0.50× (**mixed_bfloat16**, 2 settings) and 0.33× (**float8**, batch size 64) as fast"
         in findings.answer(tables(rows))[0]
     )
 

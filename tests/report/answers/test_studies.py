@@ -4,6 +4,7 @@ import pytest
 from builders import IDENTITY, diverged, published, record, tables
 
 from mptexp.analysis import published as claims
+from mptexp.analysis import summary
 from mptexp.report.answers import studies
 
 POLICIES = ("float32", "mixed_float16")
@@ -291,8 +292,9 @@ def test_without_anything_measured_beside_them_published_numbers_are_no_section(
 def test_committed_records_are_set_beside():
     found = published("quickstart-cpu").tables
     row = pick(studies.section(found).speeds, "Tesla V100", "128")
-    steps = found.results[found.results.batch_size == 128].groupby("policy").step_s.median()
-    assert row["Measured baseline"] == f"{steps['float32'] * 1e3:.4g} ms"
+    # The lie: a median here, and a mean in the headline table.
+    steps = summary.headline(found).set_index(["batch_size", "policy"]).step_s
+    assert row["Measured baseline"] == f"{steps[128, 'float32'] * 1e3:.4g} ms"
     speedups = found.speedups
     same = speedups[(speedups.batch_size == 128) & (speedups.candidate == "mixed_float16")].iloc[0]
     words = f"{same.speedup:.2f}× [{same.claim_low:.2f}, {same.claim_high:.2f}] (n = {same.blocks})"

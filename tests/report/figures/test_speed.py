@@ -1,6 +1,7 @@
 import pytest
-from builders import record, tables, three
+from builders import published, record, tables, three
 
+from mptexp.analysis import summary
 from mptexp.report.figures import speed, style
 from mptexp.report.figures.all_figures import FIGURES
 
@@ -148,8 +149,16 @@ def test_the_highest_and_the_longest_are_of_what_is_valid():
     assert rates(tables(rows)).startswith(said)
     assert "The longest of what is valid is float32's at batch" in latency(tables(rows))
     void = tables([run | BUSY for run in rows])
-    assert rates(void) == "Dots are runs, lines go through their medians."
+    assert rates(void) == "Dots are runs, lines go through their geometric means."
     assert latency(void).endswith("means unsteady latency.")
+
+
+def test_the_highest_rate_is_the_headline_tables():
+    # The lie: "Highest rate: 9,406" above a table whose row has 9,325.
+    made = published("quickstart-cpu").tables
+    highest = summary.headline(made).throughput.max()
+    said = ROWS["images_per_s_by_batch_size"].caption(made)
+    assert said.startswith(f"Highest rate: {highest:,.0f}, mixed_bfloat16 at batch size 128. ")
 
 
 def test_the_largest_ratio_is_of_what_is_valid():

@@ -31,12 +31,14 @@ def test_nothing_proven_is_a_span_that_is_inconclusive():
     assert one.title == "Unlike the usual: 1.10×, but its interval includes 1"
 
 
-@pytest.mark.parametrize("flags", ["", "interference"])
-def test_what_is_not_claimed_is_provisional(flags):
+@pytest.mark.parametrize(
+    ("flags", "why"), [("", "n = 1, no interval"), ("interference", "not valid")]
+)
+def test_what_is_not_claimed_is_provisional(flags, why):
     rows = pd.DataFrame({"speedup": [1.1], "low": np.nan, "high": np.nan, "flags": flags})
     rows = rows.assign(blocks=1, policy="float32")
     (made,) = ratios.of(rows, ["a"], "b", tables([record()]))
-    assert made.title == "Provisional: a is 1.10× faster than b"
+    assert made.title == f"Provisional ({why}): a is 1.10× as fast as b"
 
 
 def test_nothing_is_said_where_nothing_was_measured():

@@ -178,9 +178,10 @@ def test_what_is_not_valid_of_both_kinds_is_provisional_once():
     busy = {"marks": ["measured while other programs used the processor"]}
     several = [made | busy for n in (32, 64) for made in steady(2, n, 0.08)]
     answer = question.of(tables_of(steady(1, 32, 0.1), several))
-    assert answer.title.startswith("Provisional: 2 replicas, batch size 32 each are 2.50× faster")
+    said = "2 replicas, batch size 32 each are 2.50× as fast as 1 replica with the same batch size"
+    assert answer.title.startswith(f"Provisional (not valid): {said}")
     assert answer.title.count("Provisional") == 1
-    assert "; 2 replicas, batch size 32 in all are 1.25× faster" in answer.title
+    assert "; 2 replicas, batch size 32 in all are 1.25× as fast as" in answer.title
 
 
 def test_who_keeps_one_replica_is_advised_no_repeats_to_prove_a_loss():

@@ -116,7 +116,8 @@ def test_what_is_not_valid_beside_a_slow_emulation_is_no_reason_to_keep_float32(
 
 def test_with_too_few_repeats_the_command_says_how_many_and_their_cost():
     answer = question.of(three("mixed_float16", [2.0, 2.1]))
-    assert answer.title == "Provisional: mixed_float16 trains 2.05× faster than float32 on GPU"
+    said = "mixed_float16 trains 2.05× as fast as float32 on GPU"
+    assert answer.title == f"Provisional (n = 2, no interval): {said}"
     assert "`mptexp run params.yaml --out ../again --set repeats=3`" in answer.advice
     assert "which measures 6 runs, about 1 min" in answer.advice
 

@@ -152,7 +152,7 @@ def test_published_leads_agree_with_their_tables(place):
             # Ratios of frameworks and loops have sections of their own, and so have ablations.
             assert f"{ratio} {interval}" in table or f"{ratio} {interval} (n = " in page
     if all(record.get("identity") is None for record in sweep.tables.records):
-        assert answer.title.startswith("Provisional: ")
+        assert answer.title.startswith("Provisional (not valid): ")
         assert "--repair` in this report's folder" in answer.advice
         assert all(math.isnan(bar.low) for bar in answer.bars)
         assert not RATIO.findall(" ".join(answer.sentences))

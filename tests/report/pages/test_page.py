@@ -39,7 +39,7 @@ def test_the_report_tells_the_whole_story(place):
     page = (place / "index.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
     for words in (
         "Does the whole path work?",
-        "Provisional: ",
+        "Provisional (",
         '<h2 id="terms">Terms',
         "(the default)",
         ", n = 1)",
@@ -167,7 +167,7 @@ def test_the_data_files_agree_with_the_report(place):
     assert list(history.columns) == ["run_id", *HISTORY]
     assert len(history) == 4
     speedups = pd.read_csv(place / "speedups.csv")
-    names = "baseline candidate speedup low high claim_low claim_high blocks flags"
+    names = "baseline candidate speedup low high claim_low claim_high blocks flags finding"
     assert list(speedups.columns) == [*points.POINT, *names.split()]
 
 

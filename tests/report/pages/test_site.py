@@ -517,6 +517,26 @@ def test_what_was_measured_again_or_thrown_away_is_published_too(counting, tmp_p
     assert (copy.superseded_runs(), copy.discarded_runs()) == (0, 0)
 
 
+def test_superseded_records_are_left_out_of_no_page_without_a_word(counting, tmp_path):
+    # The lie: a folder of another name was read by the sweep's own page, and not published.
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    for call, times in enumerate((SLOW, SLOW, AGREE)):
+        measure(place, times, f"call {call}")
+    renamed, damaged, *_ = sorted(place.superseded.iterdir())
+    renamed = renamed.rename(place.superseded / "mine")
+    (damaged / "record.json").write_text("{")
+    faults = publish.publish([place.root], site, counting[0])
+    assert sorted(fault.rpartition("; ")[2] for fault in faults) == [
+        "not published",
+        "published as it is",
+    ]
+    assert sorted(faults)[0].startswith(f"{damaged}/record.json: not a readable record")
+    assert sorted(faults)[1].startswith(f"{renamed}/record.json: changed since it was written")
+    ours, theirs = sweep_tables.load(place).claims, sweep_tables.load(SweepDir(site / "a")).claims
+    assert theirs.equals(ours)
+    assert len([*(site / "a/superseded").iterdir()]) == 11
+
+
 def test_a_sweep_that_is_measured_in_a_site_is_never_removed(counting, tmp_path):
     # The loss: mptexp run FILE --out site/b, and publish --to site removed its only results.
     place, site = SweepDir(tmp_path / "a"), tmp_path / "site"

@@ -115,6 +115,14 @@ def test_of_many_runs_those_that_need_a_look_are_listed(large):
     assert len(summary_tables.runs(flagged)[0]) == 4
 
 
+def test_a_median_of_what_is_not_proven_has_no_direction():
+    # The lie: "2.00× faster (median)", of points of a single repeat.
+    once = [made for made in many() if made["parameters"]["block"] == 0]
+    shown = text(summary_tables.headline(tables(once))[0])
+    assert "2.00× as fast (median) 2.00× as fast (no interval, n = 1)" in shown
+    assert "faster (" not in shown
+
+
 def test_what_is_not_valid_is_counted_and_in_no_median():
     def spoiled(made):
         return made | {"marks": ["measured while other programs used the processor"]}

@@ -59,7 +59,7 @@ def test_of_blocks_that_do_not_count_it_is_said_why():
     # The puzzle: "n = 2", of three blocks, the third of whose input modes ran in two calls.
     (row, *_) = of(published("tf32-h200").verdicts[0])
     two = "(no interval, n = 2 of 3: 1 block was measured in two calls)"
-    assert row["mixed_float16 with it"] == f"1.46× faster {two}"
+    assert row["mixed_float16 with it"] == f"1.46× as fast {two}"
 
 
 @pytest.mark.parametrize(

@@ -101,19 +101,24 @@ def test_six_digits_of_a_power_of_two_are_that_power():
     assert wording.setting("loss_scale 0, loss_scale 1000") == "loss_scale 0, loss_scale 1000"
 
 
+@pytest.mark.parametrize("speedup", [0.3, 0.99, 1.01, 3.4])
+def test_a_ratio_of_one_recording_each_has_no_direction(speedup):
+    assert wording.over(speedup) == f"{speedup:.2f}× as fast as"
+
+
 @pytest.mark.parametrize(
     ("low", "high", "flags", "word"),
     [
-        (0.9, 1.3, "interference", "faster"),
-        (1.05, 1.2, "interference", "faster"),
+        (1.05, 1.2, "", "faster"),
+        (0.9, 1.3, "interference", "as fast"),
+        (1.05, 1.2, "interference", "as fast"),
         (0.9, 1.3, "", "as fast"),
-        (math.nan, math.nan, "", "faster"),
-        (math.nan, math.nan, "interference", "faster"),
+        (math.nan, math.nan, "", "as fast"),
+        (math.nan, math.nan, "interference", "as fast"),
     ],
 )
-def test_the_direction_is_that_of_the_number_where_an_interval_does_not_leave_it_open(
-    low, high, flags, word
-):
+def test_a_direction_is_said_where_an_interval_proves_it(low, high, flags, word):
+    # The lie: two blocks "1.01× faster", another two "1.01× slower", all three inconclusive.
     row = {"speedup": 1.1, "low": low, "high": high, "flags": flags, "blocks": 3}
     assert wording.direction(row) == word
     said = wording.ratio_of(row)
