@@ -165,27 +165,47 @@ def _other_labels(record: Mapping[str, Any]) -> str:
 def _other_images(record: Mapping[str, Any]) -> str:
     """What is wrong where the images that a run got right are not as many as its accuracy says.
 
-    Or where the losses of its sequences are not those of its validation.
+    Or where the losses of its sequences are not those of its validation. Of a model that was
+    quantized after its training, both validations are held against their own lists.
     """
-    known = record.get("validated")
-    accuracy = (record.get("history") or [{}])[-1].get("val_accuracy")
-    if not known or accuracy is None or record.get("status") != "ok":
+    if record.get("status") != "ok":
         return ""
-    images = known["images"]
     counted = (record.get("in_force") or {}).get("validation_images")
+    quantized = record.get("quantized") or {}
+    sides = {f"quantized.{part}.": quantized.get(part) or {} for part in ("before", "after")}
+    validations = {name: (side, side.get("validated")) for name, side in sides.items()}
+    validations[""] = ((record.get("history") or [{}])[-1], record.get("validated"))
+    for name, (figures, listed) in validations.items():
+        if listed and (wrong := _other_list(figures, listed, counted)):
+            return f"{name}{wrong}"
+    return ""
+
+
+def _other_list(figures: Mapping[str, Any], listed: Mapping[str, Any], counted: int | None) -> str:
+    """What is wrong where a list of examples is not that of the figures of its validation.
+
+    Args:
+        figures: val_accuracy and val_loss, as far as they are known.
+        listed: of the examples, see Validated of the schema.
+        counted: how many examples the run says that it validated with.
+    """
+    images = listed["images"]
     if counted not in (None, images):
         return f"validation_images is {counted:,}, but {images:,} images are listed"
-    if "correct" not in known:
-        return _other_losses(record, known["losses"])
-    right = (int(known["correct"], 16) >> (-images % 8)).bit_count()  # without what fills a byte
+    accuracy, losses = figures.get("val_accuracy"), listed.get("losses")
+    if losses and (wrong := _other_losses(figures, losses)):
+        return wrong
+    if accuracy is None or "correct" not in listed:
+        return ""
+    right = (int(listed["correct"], 16) >> (-images % 8)).bit_count()  # without what fills a byte
     error = math.sqrt(2 * accuracy * (1 - accuracy) * images)
     if abs(right - accuracy * images) <= max(2, OFF * images, SIGMAS * error):
         return ""
     return f"val_accuracy is {accuracy:.4g}, but {right:,} of {images:,} images are listed as right"
 
 
-def _other_losses(record: Mapping[str, Any], losses: Sequence[float | None]) -> str:
-    said = record["history"][-1].get("val_loss")
+def _other_losses(figures: Mapping[str, Any], losses: Sequence[float | None]) -> str:
+    said = figures.get("val_loss")
     if said is None or None in losses:  # not finite: nor is their mean
         return ""
     mean = statistics.fmean(losses)

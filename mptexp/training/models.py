@@ -100,7 +100,8 @@ def _check_formats(run: Run, model: keras.Model) -> None:
     """Refuses emulated formats that the model cannot have.
 
     Raises:
-        ModelError: where a layer would need a range for each of its uses, or takes several inputs.
+        ModelError: where a layer would need a range for each of its uses, or takes several inputs;
+            where a part of the model would stay float32, or its probabilities would not.
     """
     calls = [call for call in costs.calls(model) if getattr(call.layer, "weights", None)]
     used = [call.layer for call in calls]
@@ -121,6 +122,11 @@ def _check_formats(run: Run, model: keras.Model) -> None:
         raise ModelError(
             f"{several[0]} in model {run.model} takes several inputs, and propagation "
             f"{run.propagation} is emulated for layers of one; take propagation policy"
+        )
+    if why := emulation.unreached(run, model, [call.layer for call in costs.calls(model)]):
+        raise ModelError(
+            f"propagation {run.propagation} cannot be emulated in model {run.model}: {why}, or "
+            "take propagation policy"
         )
 
 

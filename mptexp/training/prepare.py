@@ -51,7 +51,10 @@ def look(run: Run) -> None:
 
 
 def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
-    """Builds the model under a mixed policy, which shows whether its last layer is in float32."""
+    """Builds the model under a mixed policy, which shows whether its last layer is in float32.
+
+    Its values are looked at as they are without emulated formats, which it is then asked to take.
+    """
     os.environ["KERAS_BACKEND"] = run.backend
     precision.load(run.backend)
     import keras
@@ -59,7 +62,10 @@ def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
     from mptexp.training import models, user_model
 
     keras.config.set_dtype_policy("mixed_bfloat16")
-    user_model.check_values(run, models.build(run, shape, classes))
+    plain = run.model_copy(update={"propagation": "policy", "weight_format": "policy"})
+    user_model.check_values(plain, models.build(plain, shape, classes))
+    if plain != run:
+        models.build(run, shape, classes)
 
 
 def main() -> None:

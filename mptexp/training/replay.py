@@ -15,6 +15,8 @@ ELSEWHERE = (
     "in which step, is looked for with one replica, input_mode pipeline and frontend keras alone"
 )
 
+NOT_KNOWN = "in which step, is not known: to train it again step by step raised {}"
+
 
 def histograms(run: Run, images: Images) -> exponents.ExponentHistograms | None:
     """Looks at the exponents of the very batches that are trained on; None where none are asked."""
@@ -49,11 +51,21 @@ def first_not_finite(
         compiled: makes and compiles the model anew.
 
     Returns:
-        `sentence` and, where it is known, the keys of divergence.first_not_finite.
+        `sentence` and, where it is known, the keys of divergence.first_not_finite. It raises
+        nothing: that the training diverged is known, and what fails here does not change it.
     """
     if run.replicas > 1 or run.input_mode == "keydana" or run.frontend != "keras":
         return {"sentence": ELSEWHERE}
+    try:
+        first = _again(run, images, steps, compiled)
+    except Exception as error:
+        return {"sentence": NOT_KNOWN.format(type(error).__name__)}
+    return {"sentence": divergence.sentence(first), **(first or {})}
+
+
+def _again(
+    run: Run, images: Images, steps: int, compiled: Callable[[Run], keras.Model]
+) -> dict[str, Any] | None:
     model = compiled(run.model_copy(update={"steps_per_execution": 1}))
     order = batches.order(images, run)[:steps]
-    first = divergence.first_not_finite(model, (batch(run, images, chosen) for chosen in order))
-    return {"sentence": divergence.sentence(first), **(first or {})}
+    return divergence.first_not_finite(model, (batch(run, images, chosen) for chosen in order))

@@ -1,6 +1,7 @@
 """The user's own model, from the function that `module:function` names."""
 
 import importlib
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -48,6 +49,7 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
         if not isinstance(network, keras.Model):
             what = f"returned {_kind(network)}; it must return a keras.Model"
             raise ModelError(f"model {call} {what}")
+        _check_training(call, network)
         try:
             output = network(x)
         except Exception as error:
@@ -103,6 +105,26 @@ def _searched(module_name: str, error: BaseException) -> str:
     return f"; searched: {Path.cwd()}; run mptexp in the directory that holds {top}"
 
 
+# The methods of a keras.Model that are never called, since it becomes a layer of the run's model.
+OF_TRAINING = ("train_step", "test_step", "compute_loss", "compute_metrics")
+
+
+def _check_training(call: str, network: keras.Model) -> None:
+    """Refuses a model that says how it is trained itself, since that would be left out unseen."""
+    own = [x for x in OF_TRAINING if getattr(type(network), x) is not getattr(keras.Model, x)]
+    if own:
+        raise ModelError(
+            f"model {call} has {' and '.join(own)} of its own, which would not be used: every "
+            "model is trained as the run says; return a keras.Model that leaves them to Keras"
+        )
+    if network.compiled:
+        raise ModelError(
+            f"model {call} comes compiled, and its optimizer and loss would not be used; leave out "
+            "compile(), or give load_model compile=False, and set optimizer and learning_rate in "
+            "the params file"
+        )
+
+
 def _check_output(run: Run, call: str, output: Any, wanted: tuple[int | None, ...]) -> None:
     shape = getattr(output, "shape", None)
     if shape != wanted:
@@ -129,7 +151,7 @@ def check_values(run: Run, model: keras.Model) -> None:
     Raises:
         ModelError: with what to add.
     """
-    rows = _outputs(keras.Model(model.input, model.layers[-1].input) if run.from_logits else model)
+    rows = _outputs(keras.Model(model.input, _logits(model)) if run.from_logits else model)
     within, sums = bool(((rows >= 0) & (rows <= 1)).all()), rows.sum(axis=-1)
     distribution = within and bool((abs(sums - 1) < SUM_WITHIN).all())
     if distribution == run.from_logits and len(rows):
@@ -144,26 +166,63 @@ def check_values(run: Run, model: keras.Model) -> None:
         )
 
 
+def _logits(model: keras.Model) -> keras.KerasTensor:
+    """What the softmax at the end is given, in this graph: of a clone it has a node in two."""
+    softmax, node, _ = model.outputs[0]._keras_history
+    return softmax._inbound_nodes[node].input_tensors[0]
+
+
 def _sees_later(model: keras.Model) -> bool:
     """Whether predictions up to a place change with what follows it, at any of a few places.
 
-    The first one, an odd one and the middle: pools and chunks end at even places. Not where they
-    differ between two calls anyway, which says nothing.
+    The first one, an odd one and the middle: pools and chunks end at even places. Weights are other
+    ones than at the beginning: training opens what a weight of zero shuts. Not where predictions
+    differ between two calls that draw alike, which says nothing.
     """
     length, tokens = model.input_shape[1], model.output_shape[-1]
     text = np.random.default_rng(1).integers(0, tokens, (8, length)).astype("int32")
-
-    def given(text: np.ndarray) -> np.ndarray:
-        return keras.ops.convert_to_numpy(model(text))
-
+    _move_weights(model)
+    given = _drawing_alike(model)
     first, again = given(text), given(text)
-    if not np.array_equal(first, again):
+    if not np.array_equal(first, again, equal_nan=True):
         return False
     for place in {1, length // 3 | 1, length // 2} - {0}:
         other = np.concatenate([text[:, :place], (text[:, place:] + 1) % tokens], axis=1)
-        if not np.array_equal(first[:, :place], given(other)[:, :place]):
+        if not np.array_equal(first[:, :place], given(other)[:, :place], equal_nan=True):
             return True
     return False
+
+
+def _move_weights(model: keras.Model) -> None:
+    """Adds random numbers to all that training changes, so that no factor of zero hides a path.
+
+    What it does not change stays as it is, for it may be the mask itself. Biases, scales and gates
+    grow, and stay positive where they were; kernels get as much as LeCun's initial ones hold, with
+    which what they give does not explode over many layers.
+    """
+    random = np.random.default_rng(2)
+    for weight in model.trainable_weights:
+        fan_in = math.prod(weight.shape[:-1])
+        vector = len(weight.shape) < 2
+        normal = random.standard_normal(weight.shape, "float32")
+        added = random.uniform(0.25, 0.75, weight.shape) if vector else normal / fan_in**0.5
+        weight.assign(weight + keras.ops.cast(added, weight.dtype))
+
+
+def _drawing_alike(model: keras.Model) -> Callable[[np.ndarray], np.ndarray]:
+    """The model as a function that draws the same random numbers, from the same state, each time.
+
+    A model that adds noise whenever it is called is asked like any other.
+    """
+    kept = [(v, keras.ops.copy(v.value)) for v in model.non_trainable_variables]
+
+    def given(text: np.ndarray) -> np.ndarray:
+        keras.utils.set_random_seed(0)
+        for variable, value in kept:
+            variable.assign(value)
+        return keras.ops.convert_to_numpy(model(text))
+
+    return given
 
 
 def _outputs(model: keras.Model) -> np.ndarray:

@@ -123,6 +123,62 @@ def test_a_model_with_noise_of_its_own_gets_other_images_right_when_asked_again(
         assert bool(consistency.fault(made)) == contradicts
 
 
+def quantized_record(losses, **listed):
+    """A published record of int4 whose quantized model has these losses of its sequences."""
+    place = PROJECT / "reports/published/quantized-inference-gpt-cpu"
+    records = (json.loads(p.read_text()) for p in sorted(place.glob("runs/*/record.json")))
+    made = next(r for r in records if r["parameters"]["policy"] == "int4")
+    images = made["in_force"]["validation_images"]
+    for part, lost in zip(("before", "after"), losses, strict=True):
+        own = made["quantized"][part]
+        known = {"images": images, "digest": "a" * 12, "losses": [own["val_loss"] + lost] * images}
+        own["validated"] = known | listed
+    return made
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ((0.0, 0.0), ""),
+        ((0.0, 0.5), "quantized.after.val_loss is "),
+        ((-0.5, 0.0), "quantized.before.val_loss is "),
+    ],
+)
+def test_a_quantized_model_is_held_against_its_own_losses(losses, said):
+    # The lie: "equal", beside lists of losses that are half a nat worse.
+    found = consistency.fault(quantized_record(losses))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_a_second_list_hides_no_losses():
+    made = quantized_record((0.0, 0.5), correct="ff" * 68)
+    made["quantized"]["before"].pop("validated")
+    assert consistency.fault(made).startswith("quantized.after.val_loss is ")
+
+
+def test_a_quantized_model_is_held_against_its_own_images():
+    made = trained()
+    known, last = made["validated"], made["history"][-1]
+    side = {"val_accuracy": last["val_accuracy"], "validated": known}
+    made["quantized"] = {"before": side, "after": dict(side)}
+    assert consistency.fault(made) == ""
+    made["quantized"]["after"]["val_accuracy"] = 0.9
+    assert consistency.fault(made).startswith("quantized.after.val_accuracy is 0.9, but ")
+    made["quantized"]["after"] = side | {"validated": known | {"images": known["images"] - 1}}
+    assert consistency.fault(made).startswith("quantized.after.validation_images is 3,925, but")
+
+
+def test_losses_are_held_against_their_list_without_an_accuracy_too():
+    made = {
+        "parameters": {},
+        "status": "ok",
+        "history": [{"val_loss": 1.0}],
+        "validated": {"images": 3, "digest": "a" * 12, "losses": [2.0] * 3},
+    }
+    assert consistency.fault(made) == "val_loss is 1, but the listed sequences have 2"
+
+
 def test_a_report_leaves_out_times_that_were_made_up(tmp_path):
     # The lie that was told: "trains up to 1360612987934.79x faster", confirmed by --check.
     place = shutil.copytree(PUBLISHED, tmp_path / "made-up")

@@ -25,8 +25,8 @@ SMALL = {"image_size": 8, "width": 0.125, "batch_size": 128, "epochs": 2}
 GPT = {"model": "gpt", "dataset": "hamlet", "width": 1 / 24, "depth": 1, "sequence_length": 16}
 
 
-def train(folder, **parameters):
-    said = python(PROGRAM, SMALL | parameters, MPTEXP_RUN_DIR=str(folder))
+def train(folder, cwd=None, **parameters):
+    said = python(PROGRAM, SMALL | parameters, cwd=cwd, MPTEXP_RUN_DIR=str(folder))
     assert said.returncode == 0, said.stderr
     path = folder / "record.json"
     return json.loads(path.read_text()) if path.exists() else said.stdout
@@ -62,6 +62,50 @@ def test_a_training_that_diverges_says_where(tmp_path):
     assert record["error"].startswith("the loss was not finite in epoch 1; trained again")
     assert "the output of " in record["error"]
     assert [s["step"] for s in record["exponents"]["samples"]] == [0, 4, 8]
+
+
+@pytest.mark.parametrize(("opaque", "known"), [(False, True), (True, False)])
+def test_a_recurrent_model_that_diverges_is_diverged(tmp_path, opaque, known):
+    # The lie: `failed`, and tried again for ever, since the search for the step raised an error.
+    (tmp_path / "recurrent.py").write_text(RECURRENT)
+    function = "opaque" if opaque else "gru"
+    asked = {"model": f"recurrent:{function}", "dataset": "digits", "optimizer": "sgd"}
+    looks = {} if opaque else {"exponents_every": 4}
+    record = train(tmp_path, tmp_path, **asked, learning_rate=1e30, width=1, **looks)
+    assert record["status"] == "diverged"
+    assert (record["diverged_step"] == 2) is known
+    unknown = "in which step, is not known: to train it again step by step raised "
+    assert (unknown in record["error"]) is not known
+
+
+RECURRENT = """
+import keras
+from keras import layers
+
+class Opaque(layers.Layer):
+    # A loop of the backend's that no layer of Keras holds.
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(8)
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, x):
+        loop = lambda i, x: i < 2, lambda i, x: (i + 1, self.dense(x)), (0, x)
+        return keras.ops.while_loop(*loop, maximum_iterations=2)[1]
+
+def model(shape, classes, *hidden):
+    rows = layers.Reshape((shape[0], shape[1]))
+    head = layers.Dense(classes), layers.Activation("softmax", dtype="float32")
+    return keras.Sequential([layers.Input(shape), rows, *hidden, layers.Dense(8), *head])
+
+def gru(shape, classes):
+    return model(shape, classes, layers.GRU(8))
+
+def opaque(shape, classes):
+    return model(shape, classes, Opaque(), layers.Flatten())
+"""
 
 
 def test_windows_end_where_exponents_are_looked_at(tmp_path):

@@ -50,3 +50,25 @@ def test_what_cannot_be_used_is_a_sentence(tmp_path, monkeypatch, parameters, me
     said = (tmp_path / "error.txt").read_text()
     assert message in said
     assert "\n" not in said
+
+
+LOOKS_AHEAD = """
+import keras
+from keras import layers
+def build(shape, classes):
+    x = inputs = layers.Input(shape, dtype="int32")
+    x = layers.Conv1D(8, 3, padding="same")(layers.Embedding(classes, 8)(x))
+    head = layers.Dense(classes, activation="softmax", dtype="float32")
+    return keras.Model(inputs, head(x))
+"""
+
+
+@pytest.mark.usefixtures("policy")
+def test_a_model_is_looked_at_without_emulated_formats(tmp_path, monkeypatch):
+    # The lie: with a format a model of text was let see the tokens that it predicts.
+    (tmp_path / "looks_ahead_of_mine.py").write_text(LOOKS_AHEAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    parameters = {"dataset": "hamlet", "sequence_length": 16, "propagation": "<6,6>"}
+    with pytest.raises(SystemExit):
+        asked(tmp_path, monkeypatch, model="looks_ahead_of_mine:build", **parameters)
+    assert "sees the tokens that it predicts" in (tmp_path / "error.txt").read_text()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mptexp.spec.run import Run
-from mptexp.training import replay
+from mptexp.training import models, replay
 from mptexp.training.data.datasets import Images
 
 X = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
@@ -17,6 +17,24 @@ def never(run):
 def test_where_batches_cannot_be_had_again_a_sentence_says_so(run):
     found = replay.first_not_finite(run, IMAGES, 4, never)
     assert found == {"sentence": replay.ELSEWHERE}
+
+
+@pytest.mark.parametrize("error", [models.ModelError("edited"), MemoryError(), TypeError("loop")])
+def test_what_fails_as_it_is_trained_again_leaves_it_diverged(error):
+    def fails(run):
+        raise error
+
+    (said,) = replay.first_not_finite(Run(batch_size=2), IMAGES, 2, fails).values()
+    name = type(error).__name__
+    assert said == f"in which step, is not known: to train it again step by step raised {name}"
+
+
+def test_ctrl_c_ends_the_search_for_the_step():
+    def stopped(run):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay.first_not_finite(Run(batch_size=2), IMAGES, 2, stopped)
 
 
 def test_a_batch_is_what_the_model_was_given():

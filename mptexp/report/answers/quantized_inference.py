@@ -27,12 +27,16 @@ TITLE = "Quantized inference"
 PARTS = ("before", "after")
 NAMED = 3  # policies that a sentence lists
 KEPT = ("equal", "higher", "")  # verdicts that don't speak against a policy; of what isn't known
+INVALID = ("not valid", "not trained")  # verdicts on what shows nothing of the quantization
+UNRECORDED = "images not recorded"  # the verdict where nothing is known of single examples
 NOTE = (
     "Each run trained its model in float32, validated it, quantized it and validated it again: the "
     "difference is that of the same weights, quantized minus trained; its interval is over "
-    "repeats, and over examples too where runs list how they predicted each; it holds for all rows "
-    "together. Bytes are those of all weights as they are stored, embeddings and normalizations "
-    "too, which stay float32. Times stand in the headline table."
+    "repeats and examples, and holds for all rows together. Where runs do not list how they "
+    "predicted each example, it is as wide as if the two validations had examples of their own; "
+    "where nothing is known of the examples, there is none, and nothing is claimed. Bytes are "
+    "those of all weights as they are stored, embeddings and normalizations too, which stay "
+    "float32. Times stand in the headline table."
 )
 
 
@@ -50,6 +54,7 @@ class Quantized:
         flags: what is not valid of the runs, see `validity`.
         images: what the examples add to the variance of `lost`.
         margin: largest difference that counts as equal, a fraction.
+        verdict: what may be said of `lost`, as of `accuracy.differences`; empty of what has none.
     """
 
     policy: str
@@ -64,20 +69,12 @@ class Quantized:
     flags: str
     images: image_pairs.Spread
     margin: float
+    verdict: str = ""
 
     @property
     def share(self) -> float:
         """Bytes of the quantized weights over those of the trained ones; NaN of none."""
         return self.bytes_after / self.bytes_before if self.bytes_before else math.nan
-
-    @property
-    def verdict(self) -> str:
-        """What may be said of `lost`, as of `accuracy.differences`; empty of what has none."""
-        if not self.lost.n:
-            return ""
-        if wording.not_valid(self.flags, "accuracy"):
-            return "not valid"
-        return accuracy.verdict(self.lost.low, self.lost.high, self.margin)
 
     @property
     def keeps(self) -> bool:
@@ -96,7 +93,10 @@ class Quantized:
         if not lost.n:
             return BLANK
         measure = task_words.of(self.dataset)
-        if reason := wording.not_valid(self.flags, "accuracy"):
+        reason = wording.not_valid(self.flags, "accuracy")
+        if not reason and self.verdict == UNRECORDED:
+            reason = f"{measure.task.example}s not recorded"
+        if reason:
             value = wording.signed(measure.change(lost.estimate) * 100)
             return f"{value} ({reason}, n = {lost.n})"
         return measure.difference(lost.estimate, lost.low, lost.high, lost.n)
@@ -107,21 +107,45 @@ def measured(tables: Tables) -> list[Quantized]:
 
     The intervals of what is lost hold for all rows together.
     """
-    known = {r["run_id"]: r["quantized"] for r in tables.records if _is_one(r)}
+    known = {r["run_id"]: r for r in tables.records if _is_one(r)}
     runs = tables.ok[tables.ok.run_id.isin(list(known))]
     if runs.empty:
         return []
     runs, margin = runs.assign(point=wording.places(runs)), tables.options.equivalence_margin
-    made = [
-        _quantized(own, [known[i] for i in own.run_id], policy, point, dataset, margin)
-        for (point, policy, dataset), own in runs.groupby(
-            ["point", "policy", "dataset"], sort=False
-        )
-    ]
-    valid = [not validity.invalid(one.flags, "accuracy") for one in made]
+    return _judged(
+        [
+            _quantized(own, [known[i] for i in own.run_id], policy, point, dataset, margin)
+            for (point, policy, dataset), own in runs.groupby(
+                ["point", "policy", "dataset"], sort=False
+            )
+        ]
+    )
+
+
+def _judged(made: Sequence[Quantized]) -> list[Quantized]:
+    """The same with intervals, and verdicts by the rules of every other difference in quality.
+
+    The same examples are in all repeats, which agree on them whatever other examples would show: a
+    difference of whose examples nothing is known has neither an interval nor a claim.
+    """
+    among = [not validity.invalid(o.flags, "accuracy") and o.images.images > 0 for o in made]
+    overs = [one.lost for one in made]
     more = [(one.images.variance, one.images.freedom) for one in made]
-    wide = simultaneous_intervals.together([one.lost for one in made], more, valid)
-    return [replace(one, lost=_possible(one, over)) for one, over in zip(made, wide, strict=True)]
+    wide = simultaneous_intervals.together(overs, more, among)
+    by_blocks = simultaneous_intervals.together(overs, among=among)
+    return [_concluded(*row) for row in zip(made, wide, by_blocks, strict=True)]
+
+
+def _concluded(one: Quantized, wide: Contrast, by_blocks: Contrast) -> Quantized:
+    """With its interval and what that allows to be said; `by_blocks` is without the examples."""
+    lost, repeats = _possible(one, wide), _possible(one, by_blocks)
+    if not lost.n:
+        return replace(one, lost=lost)
+    row = {"dataset": one.dataset, "base_lost": False, "diverged": 0}
+    said = accuracy.verdict(repeats.low, repeats.high, one.margin)
+    both = (one.flags, one.flags)  # the trained and the quantized weights are of the same runs
+    cells = accuracy.concluded(row, lost, said, one.images.images, both, one.margin)
+    return replace(one, lost=lost, verdict=cells["verdict"])
 
 
 def _possible(one: Quantized, lost: Contrast) -> Contrast:
@@ -140,24 +164,40 @@ def _is_one(record: dict[str, Any]) -> bool:
 
 def _quantized(
     runs: pd.DataFrame,
-    made: list[dict[str, Any]],
+    records: list[dict[str, Any]],
     policy: str,
     point: str,
     dataset: str,
     margin: float,
 ) -> Quantized:
+    made = [record["quantized"] for record in records]
     before, after = ([m[part] for m in made] for part in PARTS)
     measure = task_words.of(dataset)
     lost = contrast.paired(_quality(after, measure), _quality(before, measure), "difference")
     sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) / len(made) for part in PARTS]
     flags = validity.together(runs["flags"])
     key = (policy, *runs[points.POINT].iloc[0])
-    # As records of trainings are, whose last epoch is what was validated.
-    sides = [dict(enumerate(m | {"history": [m]} for m in side)) for side in (after, before)]
-    images = image_pairs.spread(*sides, margin)
+    left, right = (_as_trainings(records, part, measure) for part in ("after", "before"))
+    images = image_pairs.spread(left, right, margin)
     return Quantized(
         policy, point, dataset, key, before, after, lost, *sizes, flags, images, margin
     )
+
+
+def _as_trainings(
+    records: Sequence[dict[str, Any]], part: str, measure: task_words.Measure
+) -> dict[int, dict[str, Any]]:
+    """A validation of each run as the record of a training, whose last epoch was validated.
+
+    How many sequences there were says nothing of how their losses vary; of images, whose answers
+    are right or wrong, their number and the accuracy say it.
+    """
+    counted = measure.task is tasks.IMAGES
+    return {
+        k: figures | {"history": [figures], "in_force": record.get("in_force") if counted else {}}
+        for k, record in enumerate(records)
+        if measure.task.measured(figures := record["quantized"][part]) is not None
+    }
 
 
 def _quality(figures: list[dict[str, Any]], measure: task_words.Measure) -> pd.Series:
@@ -175,7 +215,7 @@ def taken(made: Sequence[Quantized]) -> str:
     ends = " to ".join(dict.fromkeys([shares[0], shares[-1]]))
     verb = "shrinks" if len(policies) == 1 else "shrink"
     shrunk = f"{wording.listed(policies)} {verb} the weights to {ends} % of their bytes"
-    valid = [one for one in made if one.verdict not in ("", "not valid")]
+    valid = [one for one in made if one.verdict not in ("", *INVALID)]
     measure = task_words.of(made[0].dataset)
     if not valid or len({task_words.of(one.dataset).name for one in made}) > 1:
         return shrunk
@@ -199,9 +239,28 @@ def _changed(valid: Sequence[Quantized], measure: task_words.Measure) -> str:
         return measure.open(rows)
     change = measure.between(rows.difference).removesuffix(f" of {measure.name}")
     few = " (fewer than three repeats)" * bool((rows.verdict == "too few repeats").all())
-    undecided = [one.policy for one in valid if one.verdict == "undecided"]
-    which = f", {wording.UNDECIDED} with {wording.listed([*dict.fromkeys(undecided)])}"
-    return f"{change}{few}{which * bool(undecided)}"
+    mean = " in the mean" * bool((rows.verdict == UNRECORDED).all())
+    return f"{change}{mean}{few}{_undecided(valid, measure)}"
+
+
+def _undecided(valid: Sequence[Quantized], measure: task_words.Measure) -> str:
+    """`, undecided with int4 (too few validation images)`: of which policies, unless of all."""
+    example, said = measure.task.example, ""
+    reasons = {
+        "undecided": "",
+        "too few images": f" (too few validation {example}s)",
+        UNRECORDED: f" ({unrecorded(measure)})",
+    }
+    for verdict, reason in reasons.items():
+        names = [one.policy for one in valid if one.verdict == verdict]
+        which = f" with {wording.listed([*dict.fromkeys(names)])}" * (len(names) < len(valid))
+        said += f", {wording.UNDECIDED}{which}{reason}" * bool(names)
+    return said
+
+
+def unrecorded(measure: task_words.Measure) -> str:
+    """Why nothing is claimed where records have the figures alone."""
+    return f"how each {measure.task.example} was predicted is not recorded"
 
 
 def sentences(made: Sequence[Quantized]) -> list[str]:
@@ -216,8 +275,7 @@ def sentences(made: Sequence[Quantized]) -> list[str]:
     several = len({one.point for one in made}) > 1
     sizes = [
         f"**{one.policy}**{f' ({one.point})' * several} {one.share * 100:.0f} %, "
-        f"{task_words.of(one.dataset).name} {one.difference.partition(' (n =')[0]} "
-        f"{task_words.of(one.dataset).unit.partition(' of ')[0]}"
+        + _in_sentence(one)
         for one in known[:NAMED]
     ]
     sizes += [f"{len(known) - NAMED} more"] * (len(known) > NAMED)
@@ -225,6 +283,14 @@ def sentences(made: Sequence[Quantized]) -> list[str]:
         f"Bytes of the weights, of which embeddings and normalizations stay float32, and what "
         f"quantizing changed: {'; '.join(sizes)}."
     ]
+
+
+def _in_sentence(one: Quantized) -> str:
+    """`accuracy +0.1 [−0.1, +0.3] percentage points`; a reason why it says nothing comes last."""
+    measure = task_words.of(one.dataset)
+    value, _, reason = one.difference.partition(" (")
+    behind = f" ({reason}" * (not reason.startswith("n ="))
+    return f"{measure.name} {value} {measure.unit.partition(' of ')[0]}{behind}"
 
 
 def sections(tables: Tables) -> list[Section]:

@@ -1,12 +1,14 @@
 """What integers for weights take of the bytes and of the accuracy, beside their speed."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from mptexp.analysis import image_pairs
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats, quantized_inference
+from mptexp.report.answers import caveats, next_commands, quantized_inference
 from mptexp.report.first_screen import policy_speed
 from mptexp.report.first_screen.parts import Bar, Scale, Subject, opening
 from mptexp.report.text import task_words, wording
@@ -65,7 +67,7 @@ def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tab
 def _lost(made: Sequence[quantized_inference.Quantized]) -> str:
     """Why none of the quantized weights is advised."""
     measure, margin = task_words.of(made[0].dataset), made[0].margin
-    if all(one.verdict == "not valid" for one in made):
+    if all(one.verdict in quantized_inference.INVALID for one in made):
         return f"the {measure.name} of quantized weights is not valid"
     if all(one.loses for one in made):
         return f"all lose more than {measure.margin(margin)} of {measure.name}"
@@ -76,8 +78,23 @@ def _decides(made: Sequence[quantized_inference.Quantized], tables: Tables) -> s
     """What would show whether any of them may be used, behind the reason why none is."""
     if remedy := caveats.remedies(tables, "accuracy"):
         return f". {wording.capitalized(remedy)}"
+    if any(one.verdict == quantized_inference.UNRECORDED for one in made):
+        return f". {_recorded(made, tables)}"
+    if any(one.verdict == "too few images" for one in made):
+        least = math.ceil(image_pairs.NONE_AMONG / made[0].margin)
+        examples = f"validation {task_words.of(made[0].dataset).task.example}s"
+        return f"; it takes at least {least:,} {examples}."
     open_ = [one.lost.n for one in made if one.verdict in ("undecided", "too few repeats")]
     return f"; {wording.more_repeats(min(open_))}." if open_ else "."
+
+
+def _recorded(made: Sequence[quantized_inference.Quantized], tables: Tables) -> str:
+    """What to run where records have no list of examples, as older ones and profiled ones do."""
+    profiled = any(record["parameters"].get("profile") for record in tables.records)
+    options = "--set profile=false" * profiled
+    again = next_commands.command(tables, "run", next_commands.AGAIN, options)
+    example = task_words.of(made[0].dataset).task.example
+    return f"For a claim, run {again}, which records how each {example} is predicted."
 
 
 def _least(made: Sequence[quantized_inference.Quantized]) -> str:
@@ -105,6 +122,8 @@ def _bar(one: quantized_inference.Quantized, several: bool) -> Bar:
     changed = task_words.of(one.dataset).changed(one.lost.estimate, one.lost.low, one.lost.high)
     value, *ends = (number * 100 for number in changed)
     word = "no interval" if np.isnan(one.lost.low) else "measured"
+    if one.verdict == quantized_inference.UNRECORDED:
+        word = f"{task_words.of(one.dataset).task.example}s not recorded"
     word = "not valid" if wording.not_valid(one.flags, "accuracy") else word
     ends = [np.nan, np.nan] if word == "not valid" else ends
     name = f"{one.policy}, {one.point}" if several else one.policy

@@ -5,7 +5,8 @@ product is converted once, at its end (Gupta et al. 2015, arXiv 1502.02551). The
 variables, such as momenta, and the statistics of BatchNormalization stay float32.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -34,6 +35,12 @@ MOVING = (
     layers.MaxPooling2D,
     layers.GlobalMaxPooling2D,
     layers.ReLU,
+    layers.Identity,
+)
+# Operations of a graph, such as `x[:, -1]`, of which the same holds.
+MOVING_OPERATIONS = (
+    *("GetItem", "Reshape", "Ravel", "Transpose", "Swapaxes", "Moveaxis", "Squeeze", "ExpandDims"),
+    *("Split", "Flip", "Repeat", "Tile", "Max"),
 )
 
 
@@ -117,9 +124,13 @@ class Rounded(layers.Wrapper):
 
     Under `binary` kernels are signs, while biases and the output stay as they are: the activation
     function takes the sign of the output. In inference rounding is to nearest.
+
+    Args:
+        ends: whether the layer's activation function gives the model's probabilities. They stay
+            float32; what the function is given is rounded in their place.
     """
 
-    def __init__(self, layer: layers.Layer, run: Run, seed: int) -> None:
+    def __init__(self, layer: layers.Layer, run: Run, seed: int, ends: bool = False) -> None:
         super().__init__(layer, name=layer.name, dtype=layer.dtype_policy)
         self.propagation = run.propagation
         self.target = activation_format(run.propagation)
@@ -127,6 +138,7 @@ class Rounded(layers.Wrapper):
         stochastic = run.rounding == "stochastic"
         self.generator = keras.random.SeedGenerator(seed) if stochastic else None
         self.ranges: list[keras.Variable] = []
+        self.ends = ends and run.propagation != "binary"
 
     def build(self, input_shape: Any = None) -> None:
         super().build(input_shape)
@@ -154,11 +166,29 @@ class Rounded(layers.Wrapper):
         values = used + [(v, ops.convert_to_tensor(v)) for v in others]
         if not weights:
             return self._passed(self.layer(x, **further), -1, training)
-        with keras.StatelessScope(state_mapping=values) as scope:
+        with keras.StatelessScope(state_mapping=values) as scope, self._not_activated():
             y = self.layer(x, **further)
         for variable in others:
             variable.assign(scope.get_current_value(variable))
-        return y if isinstance(self.target, Binary) else self._passed(y, -1, training)
+        if not isinstance(self.target, Binary):
+            y = self._passed(y, -1, training)
+        return self.layer.activation(y) if self.ends else y
+
+    @contextmanager
+    def _not_activated(self) -> Iterator[None]:
+        """At the end of a model, lets the layer give what its activation function is to be given.
+
+        For the call alone: the layer's settings say what network it is.
+        """
+        if not self.ends:
+            yield
+            return
+        function = self.layer.activation
+        self.layer.activation = keras.activations.linear
+        try:
+            yield
+        finally:
+            self.layer.activation = function
 
     def _passed(self, x: Any, index: int, training: bool) -> Any:
         if isinstance(self.target, Binary):
@@ -192,17 +222,22 @@ def is_kernel(variable: Any) -> bool:
 def emulated(run: Run, model: keras.Model) -> keras.Model:
     """The model with the run's formats in it; its layers, names and weights are those of `model`.
 
-    Its weights are rounded to nearest once, to begin with. The last layer, where it has no weights,
-    stays as it is: probabilities are float32 under every policy.
+    Its weights are rounded to nearest once, to begin with. Probabilities are float32 under every
+    policy: the layer that gives them stays as it is, or has its logits rounded where it has
+    weights. Operations of the graph stay as they are, see `unreached`.
     """
     if run.propagation != "policy":
-        head = model.outputs[0]._keras_history.operation
+        end = head(model)
         seeds = iter(range(run.seed + 201, run.seed + 100_000))
 
-        def changed(layer: layers.Layer) -> layers.Layer:
+        def changed(layer: keras.Operation) -> keras.Operation:
+            if not isinstance(layer, layers.Layer):
+                return layer
             if run.propagation == "binary":
-                _activate_by_sign(layer, head)
-            return Rounded(layer, run, next(seeds)) if _rounds(layer, head, run) else layer
+                _activate_by_sign(layer, end)
+            if not _rounds(layer, end, run):
+                return layer
+            return Rounded(layer, run, next(seeds), layer is end and _activates(layer))
 
         model = keras.models.clone_model(model, clone_function=changed, recursive=True)
     stored = storage_format(run.weight_format)
@@ -212,12 +247,102 @@ def emulated(run: Run, model: keras.Model) -> keras.Model:
     return model
 
 
-def _rounds(layer: layers.Layer, head: layers.Layer, run: Run) -> bool:
+def head(model: keras.Model) -> keras.Operation:
+    """The layer or operation that gives the probabilities, within the models of which `model` is.
+
+    Behind it there is nothing but what moves them.
+    """
+    operation, inputs = last(model.outputs[0])
+    while moves(operation) and inputs:
+        operation, inputs = last(inputs[0])
+    return operation
+
+
+def last(tensor: keras.KerasTensor) -> tuple[keras.Operation, list[keras.KerasTensor]]:
+    """What gives a tensor of a graph, within the models that are nested there, and its inputs."""
+    operation, node, place = tensor._keras_history
+    if isinstance(operation, keras.Model) and getattr(operation, "outputs", None):
+        return last(operation.outputs[place])
+    return operation, operation._inbound_nodes[node].input_tensors
+
+
+def moves(operation: keras.Operation) -> bool:
+    """Whether a layer or an operation gives values that it was given, or zero."""
+    return isinstance(operation, MOVING) or type(operation).__name__ in MOVING_OPERATIONS
+
+
+def _activates(layer: keras.Operation) -> bool:
+    """Whether a layer ends in an activation function that can be told from the rest of it."""
+    function = getattr(layer, "activation", None)
+    return _is_keras(layer) and function not in (None, keras.activations.linear)
+
+
+def _is_keras(layer: keras.Operation) -> bool:
+    return type(layer).__module__.partition(".")[0] == "keras"
+
+
+def _rounds(layer: layers.Layer, end: keras.Operation, run: Run) -> bool:
     """Whether a layer is wrapped: under binary, where it has a kernel; else where it computes."""
     if run.propagation == "binary":
         return any(is_kernel(weight) for weight in layer.trainable_variables)
-    last = layer is head and not layer.weights
-    return not (last or isinstance(layer, (*MOVING, layers.InputLayer)))
+    gives_probabilities = layer is end and not layer.weights
+    return not (gives_probabilities or isinstance(layer, (*MOVING, layers.InputLayer)))
+
+
+# --- what cannot be emulated ----------------------------------------------------------------------
+
+
+def unreached(run: Run, model: keras.Model, used: list[keras.Operation]) -> str:
+    """What in a model a format of what passes between layers would not reach; empty where nothing.
+
+    Args:
+        used: its layers and operations, nested models flattened.
+
+    Returns:
+        The layer or operation, why, and what to do, as the middle of a sentence.
+    """
+    if run.propagation == "policy":
+        return ""
+    end = head(model)
+    for operation in used:
+        if within := holds_layers(operation):
+            return (
+                f"the layer {operation.name} holds layers with weights of its own, such as "
+                f"{within}, between which nothing would be rounded; build the model of those, by "
+                "keras.Model or keras.Sequential"
+            )
+        if operation is not end and computing(operation):
+            return (
+                f"its operation {type(operation).__name__} is no layer, and its result would stay "
+                "float32; write it as a layer, such as keras.layers.Add for +"
+            )
+    if run.propagation != "binary" and getattr(end, "weights", None) and not _is_keras(end):
+        return (
+            f"the layer {end.name} gives the probabilities, which would be rounded with its output;"
+            " end the model in Activation('softmax', dtype='float32')"
+        )
+    return ""
+
+
+def holds_layers(operation: keras.Operation) -> str:
+    """The first layer with weights that a layer holds; empty where what it gives is all there is.
+
+    TimeDistributed gives what the one layer that it holds gives.
+    """
+    if isinstance(operation, layers.TimeDistributed):
+        return holds_layers(operation.layer)
+    if not isinstance(operation, layers.Layer):
+        return ""
+    inner = operation._flatten_layers(include_self=False)
+    return next((layer.name for layer in inner if layer.weights), "")
+
+
+def computing(operation: keras.Operation) -> bool:
+    """Whether it is an operation of the graph, such as `a + b`, that gives new floats."""
+    if isinstance(operation, layers.Layer) or moves(operation):
+        return False
+    outputs = (out for node in operation._inbound_nodes for out in node.outputs)
+    return any(gradients.is_float(out) for out in outputs)
 
 
 def without_signs(run: Run, model: keras.Model) -> str:
@@ -227,15 +352,17 @@ def without_signs(run: Run, model: keras.Model) -> str:
     """
     if run.propagation != "binary":
         return ""
-    head = model.outputs[0]._keras_history.operation
+    end = head(model)
     own = (layers.ReLU, layers.LeakyReLU, layers.PReLU, layers.ELU, layers.Softmax)
     found = (x for x in model._flatten_layers() if isinstance(x, own) or "elu" in type(x).__name__)
-    return next((x.name for x in found if x is not head), "")
+    return next((x.name for x in found if x is not end), "")
 
 
-def _activate_by_sign(layer: layers.Layer, head: layers.Layer) -> None:
+def _activate_by_sign(layer: layers.Layer, end: keras.Operation) -> None:
+    if isinstance(layer, layers.TimeDistributed):
+        return _activate_by_sign(layer.layer, end)
     function = getattr(layer, "activation", None)
-    if layer is not head and function not in (None, keras.activations.linear):
+    if layer is not end and function not in (None, keras.activations.linear):
         layer.activation = sign
 
 
@@ -307,7 +434,7 @@ def effective(model: keras.Model) -> dict[str, str]:
     """
     inner = list(model._flatten_layers(include_self=False))
     wrapped = [layer for layer in inner if isinstance(layer, Rounded)]
-    emulated_weights = {id(weight) for layer in wrapped for weight in layer.weights}
+    emulated_weights = {id(weight) for layer in wrapped for weight in _reached(layer.layer)}
     kernels = [weight for weight in gradients.weights(model) if is_kernel(weight)]
     names = {layer.propagation for layer in wrapped}
     names |= {"policy" for weight in kernels if id(weight) not in emulated_weights}
@@ -315,6 +442,15 @@ def effective(model: keras.Model) -> dict[str, str]:
         "propagation": ", ".join(sorted(names)) or "policy",
         "weight_format": getattr(_inner(model.optimizer), "weight_format", "policy"),
     }
+
+
+def _reached(layer: layers.Layer) -> list[keras.Variable]:
+    """The weights of a wrapped layer whose products are rounded: not those of layers in it."""
+    if isinstance(layer, layers.TimeDistributed):
+        return _reached(layer.layer)
+    inner = layer._flatten_layers(include_self=False)
+    others = {id(weight) for held in inner for weight in held.weights}
+    return [weight for weight in layer.weights if id(weight) not in others]
 
 
 def lost_updates_frac(model: keras.Model) -> float | None:

@@ -23,7 +23,8 @@ class Probe:
 
     Augmentation and dropout draw what the next step will draw; moving averages and seeds stay as
     they are. Gradients are those of the scaled loss. What the loss does not depend on has none,
-    such as a softmax whose logits TensorFlow's loss reads. Integers are left out.
+    such as a softmax whose logits TensorFlow's loss reads. Integers are left out. A recurrent layer
+    is seen at its output alone, its cell is part of it.
 
     Args:
         model: compiled.
@@ -117,10 +118,16 @@ def layer_of(model: keras.Model, variable: keras.Variable) -> str:
 
 
 def _leaves(model: keras.Model) -> list[keras.Layer]:
-    """Layers that hold no others, in the order in which they were made."""
+    """Layers that hold no others, in the order in which they were made; recurrent ones as a whole.
+
+    What a cell gives does not exist outside of the loop over time in which the backend calls it.
+    """
     layers = model._flatten_layers(include_self=False)
-    inputs = keras.layers.InputLayer
-    return [layer for layer in layers if not layer._layers and not isinstance(layer, inputs)]
+    layers = [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
+    loops = [layer for layer in layers if isinstance(layer, keras.layers.RNN)]
+    cells = {id(part) for loop in loops for part in loop._flatten_layers(include_self=False)}
+    outer = [layer for layer in layers if id(layer) not in cells]
+    return [layer for layer in outer if not layer._layers or layer in loops]
 
 
 @contextmanager

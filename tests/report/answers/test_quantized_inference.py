@@ -39,13 +39,83 @@ def test_an_interval_takes_account_of_the_images():
 
 def test_a_text_has_perplexities():
     made = [
-        quantized("int4", b, {"val_loss": 2.0}, {"val_loss": 2.01 + b / 1000}, text(block=b))
+        quantized("int4", b, of_text(2.0), of_text(2.01 + b / 1000), text(block=b))
         for b in range(3)
     ]
     (section,) = quantized_inference.sections(tables(made))
     (row,) = section.rows.to_dict("records")
     assert row["Validation perplexity, trained"] == "7.39 (7.39–7.39)"
     assert row["Difference, % of perplexity [95 % interval]"].startswith("+1.1 [")
+
+
+def of_text(loss, examples=400, listed=True):
+    """A validation of a text, whose sequences' losses differ from one another."""
+    losses = [loss + (0.1 if k % 2 else -0.1) for k in range(examples)]
+    known = {"images": examples, "digest": "0" * 12, "losses": losses}
+    return {"val_loss": loss} | ({"validated": known} if listed else {})
+
+
+def test_a_text_whose_sequences_are_not_recorded_is_not_equal():
+    # The lie: "equal" by three repeats on the same text, of which nothing else is known.
+    def made(listed):
+        sides = of_text(2.0, listed=listed), of_text(2.0001, listed=listed)
+        return tables([quantized("int4", b, *sides, text(block=b)) for b in range(3)])
+
+    (known,), (unknown,) = (quantized_inference.measured(made(x)) for x in (True, False))
+    assert (known.verdict, known.keeps) == ("equal", True)
+    assert (unknown.verdict, unknown.keeps, unknown.loses) == ("images not recorded", False, False)
+    assert unknown.difference == "+0.0 (sequences not recorded, n = 3)"
+    assert quantized_inference.taken([unknown]).endswith(
+        "perplexity +0.01 % in the mean, undecided (how each sequence was predicted is not "
+        "recorded)"
+    )
+    (sentence,) = quantized_inference.sentences([unknown])
+    assert sentence.endswith("perplexity +0.0 % (sequences not recorded, n = 3).")
+    assert not any("integers" in text for text in notes.families(made(False)))
+
+
+def of_images(count, **known):
+    """Three repeats that lose nothing, validated with so many images of which none is listed."""
+    for block in range(3):
+        made = quantized("int8", block, {"val_accuracy": 0.9}, {"val_accuracy": 0.9})
+        made["in_force"] |= {"validation_images": count, "validation_labels": [count]} | known
+        yield made
+
+
+def test_images_that_are_not_listed_are_as_uncertain_as_their_number():
+    # The lie: "+0.0 [-0.2, +0.1]", equal, whatever number of images it was validated with.
+    found = {
+        count: quantized_inference.measured(tables([*of_images(count)]))[0]
+        for count in (None, 20, 360, 1_000_000)
+    }
+    verdicts = {count: one.verdict for count, one in found.items()}
+    assert verdicts == {
+        None: "images not recorded",
+        20: "too few images",
+        360: "too few images",
+        1_000_000: "equal",
+    }
+    assert found[360].lost.low < -0.03
+    assert found[None].difference == "+0.0 (images not recorded, n = 3)"
+    assert "undecided (too few validation images)" in quantized_inference.taken([found[360]])
+
+
+def test_a_number_of_images_that_nothing_supports_claims_nothing():
+    made = tables([*of_images(1_000_000, validation_labels=None)])
+    assert quantized_inference.measured(made)[0].verdict == "images not recorded"
+
+
+def test_what_is_not_recorded_widens_no_interval_of_what_is():
+    def rows(policy, listed):
+        sides = of_text(2.0, listed=listed), of_text(2.01, listed=listed)
+        return [quantized(policy, b, *sides, text(block=b)) for b in range(3)]
+
+    (alone,) = quantized_inference.measured(tables(rows("int8", True)))
+    both = quantized_inference.measured(tables([*rows("int8", True), *rows("int4", False)]))
+    assert alone.lost == next(one for one in both if one.policy == "int8").lost
+    assert quantized_inference.taken(both).endswith(
+        "undecided with int4 (how each sequence was predicted is not recorded)"
+    )
 
 
 def test_what_was_not_validated_has_no_difference():

@@ -26,6 +26,16 @@ def test_the_first_tensor_that_is_not_finite_is_named():
     )
 
 
+def test_a_recurrent_model_has_one_too():
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Input((4,)), keras.layers.Reshape((2, 2)), keras.layers.GRU(3)]
+    model = keras.Sequential([*layers, keras.layers.Dense(2, name="last")])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1e39), loss)
+    first = divergence.first_not_finite(model, BATCHES)
+    assert (first["step"], first["kind"]) == (2, "weights")
+
+
 def test_a_training_that_stays_finite_has_none():
     assert divergence.first_not_finite(made(0.01), BATCHES) is None
     assert divergence.sentence(None) == "trained again step by step, all stayed finite"

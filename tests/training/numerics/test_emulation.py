@@ -15,12 +15,14 @@ from support import passes_under
 
 from mptexp.spec.number_formats import Fixed
 from mptexp.spec.run import Run
-from mptexp.training import backends, costs, effective_settings, models, precision
+from mptexp.training import backends, costs, effective_settings, models, precision, user_model
 from mptexp.training.capability import SettingNotApplied
 from mptexp.training.numerics import emulation, gradients
 
 BACKEND = keras.backend.backend()
-DIFFERENT = "mlp-stochastic or way_back or gradients or model_follow or their_gradient"
+DIFFERENT = (
+    "mlp-stochastic or way_back or gradients or model_follow or their_gradient or its_gradient"
+)
 SHAPE = (8, 8, 1)
 
 
@@ -345,3 +347,170 @@ def test_blocks_lie_along_what_a_product_sums_over(policy):
     assert wrapped[1]._summed(words.embeddings, True) == -1
     assert wrapped[0]._summed(np.zeros((1, 1, 64)), True) == -1  # a token of its own
     assert wrapped[0]._summed(np.zeros((2, 3)), False) == -1
+
+
+# --- a model of the user's own -------------------------------------------------------------------
+
+SOFTMAX = {"activation": "softmax", "dtype": "float32"}
+
+
+class Block(keras.layers.Layer):
+    """Two Dense layers in one layer, as a block of a library is."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.parts = [keras.layers.Dense(8, activation="relu") for _ in range(2)]
+
+    def build(self, shape):
+        for part in self.parts:
+            part.build(shape)
+            shape = (*shape[:-1], 8)
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+    def compute_output_shape(self, shape):
+        return (*shape[:-1], 8)
+
+
+class Head(keras.layers.Dense):
+    """A class of the user's that gives probabilities."""
+
+
+def mine(head, body=lambda x: x, **parameters):
+    """A run of a user's model: images as rows, a body, ten features and a head."""
+
+    def network(shape, classes):
+        inputs = keras.Input(shape)
+        x = body(keras.layers.Reshape((8, 8))(inputs))
+        x = keras.layers.Flatten()(x) if len(x.shape) > 2 else x
+        return keras.Model(inputs, head(keras.layers.Dense(10, name="before")(x)))
+
+    module = type(sys)("mine_of_test_emulation")
+    module.network = network
+    sys.modules[module.__name__] = module
+    return Run(backend=BACKEND, model=f"{module.__name__}:network", **parameters)
+
+
+def images():
+    return np.random.default_rng(0).integers(0, 256, (16, *SHAPE), np.uint8)
+
+
+HEADS = {
+    "activation": lambda x: keras.layers.Activation(**SOFTMAX)(x),
+    "layer": lambda x: keras.layers.Softmax()(x),
+    "operation": lambda x: keras.ops.softmax(x),
+    "moved": lambda x: keras.layers.Identity()(
+        keras.layers.Reshape((10,))(keras.layers.Activation(**SOFTMAX)(x))
+    ),
+    "nested": lambda x: keras.Sequential([keras.layers.Activation(**SOFTMAX)])(x),
+    "with weights": lambda x: keras.layers.Dense(10, **SOFTMAX)(x),
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "propagation"),
+    [*((head, "<3,2>") for head in HEADS), ("activation", "float8_e5m2"), ("nested", "dynamic<4>")],
+)
+def test_the_softmax_of_a_users_model_stays_float32(policy, head, propagation):
+    # The lie: "not probabilities", of probabilities that the emulation itself had rounded.
+    policy("float32")
+    run = mine(HEADS[head], propagation=propagation)
+    found = given(made := models.build(run, SHAPE, 10), images())
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
+    assert off_grid(found, Fixed(3, 6))
+    user_model.check_values(run, made)
+
+
+def test_logits_of_a_head_with_weights_are_rounded_and_its_settings_kept(policy):
+    policy("float32")
+    made = models.build(mine(HEADS["with weights"], propagation="<3,2>"), SHAPE, 10)
+    end = next(h for h in made._flatten_layers() if getattr(h, "ends", False))
+    assert end.layer.activation is keras.activations.softmax
+    logits = np.log(given(made, images()).astype(np.float64))
+    steps = (logits - logits[:, :1]) / Fixed(3, 2).smallest_subnormal
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
+
+
+def test_a_head_with_weights_is_trained_where_its_gradient_is_rounded(policy):
+    policy("float32")
+    made, x = parts(mine(HEADS["with weights"], propagation="<4,6>", rounding="stochastic"))
+    np.testing.assert_allclose(given(made, x).sum(axis=1), 1, atol=1e-5)
+
+
+def test_the_softmax_of_a_users_model_is_no_sign_under_binary(policy):
+    policy("float32")
+    made = models.build(mine(HEADS["layer"], propagation="binary"), SHAPE, 10)
+    np.testing.assert_allclose(given(made, images()).sum(axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("propagation", ["<6,6>", "binary"])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            lambda x: Block(name="blk")(x),
+            "the layer blk holds layers with weights .* such as dense",
+        ),
+        (lambda x: keras.layers.GRU(4, name="rnn")(x), "the layer rnn holds .* such as gru_cell"),
+        (
+            lambda x: keras.layers.Bidirectional(keras.layers.LSTM(4), name="both")(x),
+            "the layer both holds layers with weights",
+        ),
+        (
+            lambda x: keras.layers.TimeDistributed(Block(), name="each")(x),
+            "the layer each holds layers with weights",
+        ),
+        (lambda x: x + x, "its operation Add is no layer.* keras.layers.Add for"),
+        (lambda x: keras.ops.tanh(x), "its operation Tanh is no layer"),
+    ],
+)
+def test_what_rounding_would_not_reach_is_refused_in_a_sentence(policy, body, said, propagation):
+    # The lie: "effective: <6,6>", of four Dense layers in one, between which all was float32.
+    policy("float32")
+    run = mine(HEADS["activation"], body, propagation=propagation)
+    with pytest.raises(
+        models.ModelError, match=f"cannot be emulated in model mine.*{said}"
+    ) as told:
+        models.build(run, SHAPE, 10)
+    assert "\n" not in str(told.value)
+    usual = run.model_copy(update={"propagation": "policy"})
+    assert models.build(usual, SHAPE, 10).output_shape == (None, 10)
+
+
+def test_a_head_of_the_users_class_is_refused_whose_probabilities_would_be_rounded(policy):
+    policy("float32")
+    run = mine(lambda x: Head(10, **SOFTMAX, name="mine")(x), propagation="<3,2>")
+    with pytest.raises(models.ModelError, match=r"layer mine gives .* end the model in Activation"):
+        models.build(run, SHAPE, 10)
+
+
+def test_operations_that_move_values_are_taken(policy):
+    # They were an AttributeError: an operation has no dtype_policy.
+    policy("float32")
+    run = mine(HEADS["activation"], lambda x: ops.squeeze(x[:, -1:], 1), propagation="<4,6>")
+    made = models.build(run, SHAPE, 10)
+    precision.compile_model(made, run)
+    assert emulation.effective(made)["propagation"] == "<4,6>"
+
+
+def test_a_layer_at_each_place_is_emulated_as_ever(policy):
+    policy("float32")
+    run = mine(
+        HEADS["activation"],
+        lambda x: keras.layers.TimeDistributed(keras.layers.Dense(4, activation="relu"))(x),
+        propagation="<4,6>",
+    )
+    made = models.build(run, SHAPE, 10)
+    precision.compile_model(made, run)
+    assert emulation.effective(made)["propagation"] == "<4,6>"
+
+
+def test_a_kernel_in_a_layer_that_is_wrapped_as_a_whole_is_not_read_as_emulated(policy):
+    policy("float32")
+    x = keras.Input((4,))
+    made = keras.Model(x, emulation.Rounded(Block(), Run(propagation="<6,6>"), 0)(x))
+    made.compile("adam")
+    assert emulation.effective(made)["propagation"] == "<6,6>, policy"

@@ -1,9 +1,14 @@
 """On TensorFlow here; test_exponents.py takes the same probe to every backend."""
 
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 from keras import layers
+from support import PROJECT
 
 from mptexp.training.numerics import gradients
 
@@ -40,6 +45,40 @@ def test_what_a_quantized_layer_gives_is_seen_too(model):
     assert {name for kind, name in told if kind == "weights"} == {"dense", "dense_1"}
     # 3.375 is 3.5 in e4m3; d(mean of squares)/d(output) = 2 * 2 * 3.5 / 4 is a number of e5m2.
     assert told["weight_gradients", "dense"] == pytest.approx(np.full((3, 2), 4 * 1.125 * 3.5))
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_recurrent_layer_is_seen_at_its_output(backend, tmp_path):
+    # Its cell is called within a loop of the backend's, whose tensors nothing outside can read.
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-c", RECURRENT]
+    made = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr[-2000:]
+    seen = eval(made.stdout.splitlines()[-1])
+    assert seen["activations", "gru"] == [(4, 5, 2)]
+    assert seen["activations", "forward_cells"] == seen["activation_gradients", "backward_cells"]
+    assert seen["weight_gradients", "gru"] == [(3, 6), (2, 6), (2, 6)]
+    names = {"gru", "forward_cells", "backward_cells", "two_ways", "last"}
+    assert {name for kind, name in seen if kind != "loss"} <= names
+
+
+RECURRENT = """
+import collections, keras, numpy
+from keras import layers
+from mptexp.training.numerics import gradients
+cells = layers.RNN([layers.GRUCell(2), layers.LSTMCell(3)], name="cells")
+last = layers.Dense(1, name="last")
+gru = layers.GRU(2, return_sequences=True, name="gru")
+two_ways = layers.Bidirectional(cells, name="two_ways")
+model = keras.Sequential([layers.Input((5, 3)), gru, two_ways, last])
+model.compile("sgd", "mse")
+probe = gradients.Probe(model, lambda kind, tensor, scale: tensor)
+seen = collections.defaultdict(list)
+for kind, name, value in probe(numpy.ones((4, 5, 3), "float32"), numpy.zeros((4, 1), "float32")):
+    seen[kind, name].append(value.shape)
+print(dict(seen))
+"""
 
 
 def test_layers_are_as_before_even_after_an_error(model):
