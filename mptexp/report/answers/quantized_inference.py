@@ -97,8 +97,8 @@ class Quantized:
         if not reason and self.verdict == UNRECORDED:
             reason = f"{measure.task.example}s not recorded"
         if reason:
-            value = wording.signed(measure.change(lost.estimate) * 100)
-            return f"{value} ({reason}, n = {lost.n})"
+            change = measure.change(lost.estimate) * 100
+            return f"{wording.signed_range(change, change)} ({reason}, n = {lost.n})"
         return measure.difference(lost.estimate, lost.low, lost.high, lost.n)
 
 
