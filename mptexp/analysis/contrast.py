@@ -1,5 +1,8 @@
 """One contrast of two conditions: an estimate, its interval, and on how many values it rests.
 
+What a page claims has wider intervals, which hold for all its comparisons together:
+`simultaneous_intervals` makes them of these.
+
 Every comparison of a report is formed here: speedups, differences in accuracy, scaling, loss
 scales, emulated precision, ablations, two sweeps. The run is the unit, and two runs of the same
 block were made next to each other: their ratio or difference cancels the drift of the machine.

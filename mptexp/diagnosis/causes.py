@@ -1,8 +1,8 @@
 """What a step's time goes to, and what it is lost to: one row each.
 
 Adding a cause touches this file and its test; one that the time breakdown is to tell apart also
-needs a rule in `breakdown`, one that none of the functions of `losses` measures a function there. A
-row without one of its parts is refused when this module is imported.
+needs a rule in `breakdown`, one that none of the functions of `cause_times` measures a function
+there. A row without one of its parts is refused when this module is imported.
 """
 
 import re

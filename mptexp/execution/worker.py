@@ -1,5 +1,7 @@
 """The process of one run: it executes the run's notebook and says how that ended.
 
+Where the process is gone, or the system ended one for want of memory, `supervisor` says it.
+
 `python -m mptexp.execution.worker FOLDER` reads FOLDER/task.json, executes the notebook into the
 run's folder and writes FOLDER/outcome.json. It is a process of its own so that nothing a notebook
 does can harm the sweep, and it ends, with its Jupyter kernel, when the sweep's process is gone.

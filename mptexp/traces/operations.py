@@ -100,7 +100,7 @@ class Trace:
         operations: the table, the longest row first.
         step_times: seconds of each step, as the host or the device marks them.
         how: how the steps were recognized.
-        warm_up, unusual, untrained, after_s: what was left out, as of `steps.Steps`.
+        warm_up, unusual, untrained, after_s: what was left out, as of `step_bounds.Steps`.
         left: seconds by state of each of the first two kinds, the warm-up first.
         outside_s: seconds of work on the device in the trace, but outside the steps.
         hidden_s: seconds of a step in which other work hid communication between devices.

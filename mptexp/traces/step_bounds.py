@@ -1,4 +1,8 @@
-"""Which part of a trace is which training step: by marks, or by what repeats."""
+"""Which part of a trace is which training step: by marks, or by what repeats.
+
+Which events are marks is said by who reads them: `host_steps` of PyTorch's and Nsight's, `xplane`
+of TensorFlow's and JAX's.
+"""
 
 import math
 import statistics

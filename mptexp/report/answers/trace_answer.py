@@ -75,7 +75,7 @@ def title(recordings: Sequence[Recording]) -> str:
         faster = f"{second} is {wording.over(both.speedup)} {first}{other}"
         shares = recordings[1].shares
         bound = f"{percent(shares.max())} of its step is {short_label(str(shares.idxmax()))}"
-        return f"Provisional: {faster}; {bound}"
+        return f"{wording.PROVISIONAL}: {faster}; {bound}"
     if not recordings[0].told:
         return (CUT_SHORT if recordings[0].cut_short else UNTIMED).partition(":")[0]
     trace, (name, share) = recordings[0].trace, recordings[0].bound

@@ -20,7 +20,6 @@ PROVEN = ("faster", "slower", "small", "large", "lower", "higher", "equal")  # f
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
 UNPROVEN = ("no interval", "not valid")  # findings of ratios of which nothing is claimed
-PROVISIONAL = "Provisional"
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 SAME = 1.02  # ratios of which the largest is no more times the smallest are one ratio
 
@@ -110,7 +109,7 @@ def device(tables: Tables) -> str:
 
 def provisional(title: str, why: str = "") -> str:
     """A title of what was measured, but cannot be claimed: `Provisional (not valid): ...`."""
-    return f"{PROVISIONAL}{f' ({why})' * bool(why)}: {title}"
+    return f"{wording.PROVISIONAL}{f' ({why})' * bool(why)}: {title}"
 
 
 def unproven(rows: pd.DataFrame) -> str:
@@ -129,7 +128,7 @@ def opening(title: str) -> str:
 
     What follows may hold a colon.
     """
-    return found[0] if (found := re.match(rf"{PROVISIONAL}( \([^)]*\))?: ", title)) else ""
+    return found[0] if (found := re.match(rf"{wording.PROVISIONAL}( \([^)]*\))?: ", title)) else ""
 
 
 def unclaimed(sentences: Sequence[str]) -> list[str]:

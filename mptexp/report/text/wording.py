@@ -18,6 +18,7 @@ from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
+PROVISIONAL = "Provisional"  # how a title opens of what was measured, and cannot be claimed
 AS_FAST = "as fast"  # of a ratio that is 1.00, or of which no direction is proven
 SMALL = 0.1  # a change of speed beyond which an inconclusive one may not go is said
 UNDECIDED = "undecided"  # of a difference in accuracy that may be anything in its interval

@@ -47,7 +47,8 @@ def test_histograms_alone_open_with_what_they_advise():
 
 
 @pytest.mark.parametrize(
-    ("nice", "title"), [(10, "mixed_bfloat16's accuracy"), (0, "Provisional: ")]
+    ("nice", "title"),
+    [(10, "mixed_bfloat16's accuracy"), (0, "Provisional (not valid): ")],
 )
 def test_a_training_of_low_priority_opens_with_its_accuracy(nice, title):
     # The lie by place: times that nobody asked for and nothing is claimed of, before accuracies.
