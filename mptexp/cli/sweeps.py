@@ -92,7 +92,7 @@ def plan(
     code["import_path"] = [str(Path.cwd())] if functions else []
     numbers = {**counts(chosen), "expected_s": api.remaining_s(chosen, costs)}
     result({"runs": runs, **numbers, "executes": code})
-    for sentence in (*api.idle(job.sweep), *api.absent(due), *filter(None, [impossible(chosen)])):
+    for sentence in (*api.idle(job.sweep), *api.absent(due)):
         caution(sentence)
     for name, value in job.sweep.unnamed().items():
         say(f"include: {name} {value} where an entry does not name it")
@@ -109,6 +109,8 @@ def plan(
         f"{len(chosen)} runs, {len(due)} to execute{others}; time: {api.expected(chosen, costs)}"
         + SEARCH * job.sweep.max_batch
     )
+    if why := impossible(chosen):
+        caution(why)
 
 
 @command("run params/quickstart.yaml --set epochs=2 --only batch_size=32 --out reports/try")

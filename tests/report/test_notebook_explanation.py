@@ -113,7 +113,7 @@ def test_each_part_says_what_of_it_is_not_valid():
         chosen = table[table.cause == "memory"].head()
         for shown in (table._repr_html_(), repr(table), chosen._repr_html_(), repr(chosen)):
             assert DOUBT in shown
-    assert "n</em> = 1: the first block" in explained.ablations()._repr_html_()
+    assert "n</em> = 1: it took longer in the first block" in explained.ablations()._repr_html_()
 
 
 def test_a_part_that_is_valid_has_no_warning(on_gpu):

@@ -28,7 +28,7 @@ def test_of_two_step_times_it_is_said_which_is_which():
     ]
     assert why.BREAKDOWN.noted(found, False) == (
         "This table divides a step of the traced run: 557 ms with mixed_bfloat16. In the sweep's "
-        "own runs, of which the causes and the first table of the page are, it took 561 ms."
+        "own runs, of which the causes and the first table of the page are, it took 569 ms."
     )
     assert why.BREAKDOWN.noted(verdict(), False) == ""
 
