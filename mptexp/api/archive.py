@@ -20,11 +20,10 @@ from mptexp.api import commands
 from mptexp.errors import ParamsError, Stopped
 from mptexp.host.files import text as text_of
 from mptexp.records import instruments, privacy, store
-from mptexp.records.sweep_dir import PARAMS, SweepDir
+from mptexp.records.sweep_dir import MARKER, PARAMS, SweepDir
 from mptexp.traces import xplane
 
 INSTRUMENTS = "instruments.json"  # what `doctor --check` printed on the other machine
-MARKER = "sweep.json"  # of a sweep's directory
 RUNS = ("runs", "superseded")  # where it keeps records that are read
 MOST_FILES, MOST_BYTES = 100_000, 8 * 2**30
 # Names may take so much between two members: tarfile reads all of it into memory, and one header

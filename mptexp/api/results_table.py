@@ -139,7 +139,7 @@ class ComparedSweeps(pd.DataFrame):
             rows = comparisons.not_compared(made.not_compared, made.points)
             parts += ["Not compared", rows]
         if made.alike:
-            parts.append("Nothing else differs that records and identities hold.")
+            parts.append(comparisons.NOTHING_ELSE)
         if not made.differences.empty:
             parts += ["What else differs", made.differences]
         return parts

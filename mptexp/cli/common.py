@@ -4,7 +4,6 @@ import functools
 import inspect
 import json
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ import typer
 
 from mptexp.errors import Interrupted, ParamsError, Stopped, UserError
 from mptexp.host import interrupt, shell_limits
-from mptexp.host.terminal import HALF, plain
+from mptexp.host.terminal import HALF, plain, without_markdown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +30,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: mptexp plan quickstart, then mptexp run quickstart",
 )
-MARKDOWN = re.compile(r"\*\*|\\([\\`*_\[\]~$|!#:=+.)-])")  # as wording.verbatim writes it
 
 
 def _console(**how: bool) -> "Console":
@@ -267,11 +265,6 @@ def caution(sentence: str) -> None:
     """Prints what a reader of the results should know: with JSON to standard error."""
     console = err() if in_json() else out()
     console.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
-
-
-def without_markdown(sentence: str) -> str:
-    """A report's sentence for a terminal: `mixed_float16` of `**mixed\\_float16**`."""
-    return MARKDOWN.sub(lambda found: found[1] or "", sentence)
 
 
 def say(text: str) -> None:

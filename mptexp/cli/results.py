@@ -19,11 +19,10 @@ from mptexp.cli.common import (
     result,
     say,
     show_report,
-    without_markdown,
     working,
 )
 from mptexp.errors import ParamsError
-from mptexp.host.terminal import plain
+from mptexp.host.terminal import plain, without_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,7 +225,7 @@ def compare(
         out().print()
         _print_table("Not compared", comparisons.not_compared(made.not_compared, made.points))
     if made.alike:
-        out().print("Nothing else differs that records and identities hold.")
+        out().print(comparisons.NOTHING_ELSE)
     if not made.differences.empty:
         out().print()
         _print_table("What else differs", made.differences)

@@ -107,8 +107,8 @@ def _held_s(mark: Path, own: str) -> float:
         age_s = _now(mark.parent) - mark.lstat().st_mtime
     except OSError:
         return 0.0
-    since_start_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return FRESH_S - age_s if -FRESH_S < age_s < min(FRESH_S, since_start_s) else 0.0
+    latest_s = min(FRESH_S, machine.since_boot_s())
+    return FRESH_S - age_s if -FRESH_S < age_s < latest_s else 0.0
 
 
 def _now(folder: Path) -> float:

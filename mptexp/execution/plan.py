@@ -58,11 +58,15 @@ def runs(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Pl
         directory: where its results are.
         everywhere: whether runs for devices that this machine lacks are due as well.
     """
-    further = max_batch.points(sweep, directory)
-    planned = states(sweep.runs(further, directory.order_seed), sweep, directory)
+    planned = states(asked(sweep, directory), sweep, directory)
     if not everywhere:
         return planned
     return [replace(p, state="pending") if p.state == ELSEWHERE else p for p in planned]
+
+
+def asked(sweep: Sweep, directory: SweepDir) -> list[Run]:
+    """The runs of a sweep in their order, those at the largest batches that were found too."""
+    return sweep.runs(max_batch.points(sweep, directory), directory.order_seed)
 
 
 def states(some: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Planned]:

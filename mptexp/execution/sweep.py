@@ -220,8 +220,10 @@ def _is_beside_another(how: Execution) -> bool:
 
 def _with_others(chosen: Sequence[Planned], job: Job) -> list[Planned]:
     """The chosen runs with all others of the directory, whose costs are known as well."""
-    every = plan.runs(job.sweep, job.directory)
-    return list({p.run_id: p for p in (*every, *chosen)}.values())
+    known = {p.run_id for p in chosen}
+    every = plan.asked(job.sweep, job.directory)
+    others = [run for run in every if run.run_id(job.sweep.notebook) not in known]
+    return [*chosen, *plan.states(others, job.sweep, job.directory)]
 
 
 def _no_room(job: Job, error: OSError) -> Stopped:

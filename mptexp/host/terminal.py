@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from mptexp.errors import Stopped
 
+MARKDOWN = re.compile(r"\*\*|\\([\\`*_\[\]~$|!#:=+.)-])")  # as wording.verbatim writes it
 HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
 
 
@@ -21,6 +22,11 @@ def visible(text: str) -> str:
     return "".join(
         c if c.isprintable() or c == NARROW else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def without_markdown(sentence: str) -> str:
+    """A sentence of a report as plain text: `mixed_float16` of `**mixed\\_float16**`."""
+    return MARKDOWN.sub(lambda found: found[1] or "", sentence)
 
 
 NARROW = "\u00a0"  # the space between a number and its unit

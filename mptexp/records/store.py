@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -241,18 +241,29 @@ def superseded_records(directory: SweepDir, without: Sequence[str] = ()) -> Supe
     folder = directory.superseded
     if folder.is_symlink():
         return Superseded([], [f"{folder}: a link, which is not followed"], [])
-    records, damaged, others = [], [], []
+    records, damaged, others = [], list[str](), []
+    for path, record in readable(folder, damaged):
+        if path.parent != directory.superseded_as(record["run_id"], path.read_bytes()):
+            record["changed"] = True
+        others += [f"{path}: {CHANGED}"] * ("changed" in record)
+        records.append(_kept(record, without))
+    return Superseded(records, damaged, others)
+
+
+def readable(folder: Path, damaged: list[str]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each record of a folder of runs that can be read, with its file, in order of their ids.
+
+    Args:
+        folder: it holds a folder for each run.
+        damaged: gets a sentence for each other one.
+    """
     for path in record_files(folder):
         try:
             record = read_record(path)
         except RecordError as error:
             damaged.append(str(error))
             continue
-        if path.parent != directory.superseded_as(record["run_id"], path.read_bytes()):
-            record["changed"] = True
-        others += [f"{path}: {CHANGED}"] * ("changed" in record)
-        records.append(_kept(record, without))
-    return Superseded(records, damaged, others)
+        yield path, record
 
 
 def record_files(folder: Path) -> list[Path]:
@@ -281,15 +292,8 @@ def _may_be_there(path: Path) -> bool:
 
 
 def _read_all(folder: Path, without: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    records, damaged = [], []
-    for path in record_files(folder):
-        try:
-            record = read_record(path)
-        except RecordError as error:
-            damaged.append(str(error))
-            continue
-        records.append(_kept(record, without))
-    return records, damaged
+    damaged: list[str] = []
+    return [_kept(record, without) for _, record in readable(folder, damaged)], damaged
 
 
 def _kept(record: Mapping[str, Any], without: Sequence[str]) -> dict[str, Any]:

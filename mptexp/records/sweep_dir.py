@@ -21,9 +21,10 @@ MAKER = "mptexp"
 RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
 PARTS = ("search", "diagnosis")  # sweeps of their own within a sweep
 PARAMS = "params.yaml"
+MARKER = "sweep.json"
 # The files beside the runs; the marker last, by which what is left of an interruption is known.
 WRITTEN = (PARAMS, "index.html", "results.csv", "history.csv", "speedups.csv")
-WRITTEN += ("accuracy.csv", "table.md", "answer.svg", "speedup.svg", "share.png", "sweep.json")
+WRITTEN += ("accuracy.csv", "table.md", "answer.svg", "speedup.svg", "share.png", MARKER)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class SweepDir:
     @property
     def marker(self) -> Path:
         """Says that mptexp made this directory, and from which seed its runs are ordered."""
-        return self.root / "sweep.json"
+        return self.root / MARKER
 
     @property
     def order_seed(self) -> int:

@@ -1,6 +1,5 @@
 """Why one policy was faster or slower, part by part, for the cells of a notebook."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
@@ -14,7 +13,7 @@ from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.errors import ParamsError
-from mptexp.host.terminal import visible
+from mptexp.host.terminal import visible, without_markdown
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep, trace_report
 from mptexp.report.answers import trace_answer, why
@@ -28,7 +27,6 @@ from mptexp.report.text import markdown, wording
 PEAKS = replace(why.PEAKS, rests_on=why.BREAKDOWN.rests_on)
 KERNEL_TIMES = replace(why.BREAKDOWN, own=lambda _: "")  # oneDNN's divide no step
 SHOWN = 40  # rows of a long table in a cell, half of them from its end
-MARKUP = re.compile(r"\*\*|\\([\\`*_\[\]~$|!#:=+.)-])")  # as wording.verbatim writes it
 
 
 class Part(pd.DataFrame):
@@ -62,7 +60,7 @@ class Part(pd.DataFrame):
     def __repr__(self) -> str:
         with pd.option_context("display.width", 120, "display.max_columns", None):
             table = repr(pd.DataFrame(self))
-        return "\n".join(filter(None, [_plain(self.note), table]))
+        return "\n".join(filter(None, [without_markdown(self.note), table]))
 
 
 @dataclass(frozen=True)
@@ -96,10 +94,10 @@ class Explanation:
 
     def __repr__(self) -> str:
         if self.sweep is None or self.verdict is None:
-            return _plain(self.message)
+            return without_markdown(self.message)
         among = self.sweep.verdicts
         titles = [visible(f"pair {i}: {why.title(v, among)}") for i, v in enumerate(among)]
-        return "\n".join([_plain(why.sentence(self.verdict, among)), *titles])
+        return "\n".join([without_markdown(why.sentence(self.verdict, among)), *titles])
 
     def causes(self) -> GT | None:
         """The ranked causes, each with its evidence and what to change."""
@@ -209,11 +207,6 @@ def _longest(rows: pd.DataFrame, cause: str = "") -> pd.DataFrame:
 
 def _as_html(note: str) -> str:
     return markdown.to_html(note) if note else ""
-
-
-def _plain(text: str) -> str:
-    """A sentence in Markdown for a terminal: `mixed_float16` of `**mixed\\_float16**`."""
-    return MARKUP.sub(lambda found: found[1] or "", text)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ REPLICAS_NOTE = (
     "of each replica's own part of the batch, under JAX those of the whole batch."
 )
 LOGICAL_NOTE = " **{} are logical devices of one CPU: their scaling says nothing of hardware.**"
+NOTHING_ELSE = "Nothing else differs that records and identities hold."
 BACKENDS_NOTE = "The same model, order of images and policy in each framework, {}."
 OVER_TENSORFLOW = (
     " The ratio is images (or tokens) per second over TensorFlow's: above 1 is faster than "

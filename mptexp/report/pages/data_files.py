@@ -20,6 +20,7 @@ from mptexp.report.answers import (
     why,
 )
 from mptexp.report.figures import output, style
+from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import claimed_texts, first_screen_html
 from mptexp.report.tables import number_tables, summary_tables, text_tables
@@ -48,9 +49,8 @@ def write(sweep: MeasuredSweep) -> None:
     root, tables = sweep.directory.root, sweep.tables
     write_tables(tables, root)
     written = write_some(tables, root)
-    drawn = _drawn(sweep)
-    if drawn:
-        store.write_text(root / "answer.svg", drawn[0])
+    if figure := first_screen_html.figure(sweep):
+        store.write_text(root / "answer.svg", _drawn(figure)[0])
         written.add("answer.svg")
     for name in set(SOME) - written if sweep.directory.is_marked else ():
         if (root / name).is_file():
@@ -74,11 +74,8 @@ def write_some(tables: Tables, folder: Path) -> set[str]:
     return written
 
 
-def _drawn(sweep: MeasuredSweep) -> tuple[str, str] | None:
-    """The chart of the answer as SVG, and its caption; None where there is none."""
-    figure = first_screen_html.figure(sweep)
-    if figure is None:
-        return None
+def _drawn(figure: SweepFigure) -> tuple[str, str]:
+    """The chart of the answer as SVG, and its caption."""
     with style.width(style.LEAD_WIDTH):
         drawn, caption = figure.draw()
     return output.svg(drawn), caption
@@ -140,8 +137,9 @@ def _false_statements(sweep: MeasuredSweep) -> dict[Path, str]:
     index, image = sweep.directory.index, sweep.directory.root / "answer.svg"
     if not (index.is_file() or image.is_file()):
         return {}
-    svg, caption = _drawn(sweep) or ("", "")
-    made = _page(sweep, caption)
+    figure = first_screen_html.figure(sweep)
+    svg, caption = _drawn(figure) if figure else ("", "")
+    made = _page(sweep, output.as_html(["", ""], figure.alt, caption) if figure else "")
     checks: dict[Path, Callable[[str], str]] = {
         index: lambda text: _false_in_page(text, made),
         image: lambda text: _false_in_figure(text, svg, made),
@@ -173,15 +171,19 @@ def _false_in_figure(text: str, svg: str, made: claimed_texts.Page) -> str:
     return claimed_texts.contradicted(there, now, made.texts)
 
 
-def _page(sweep: MeasuredSweep, caption: str) -> claimed_texts.Page:
-    """First screen and tables of the sweep's page, without executing its notebook."""
-    figure = first_screen_html.figure(sweep)
+def _page(sweep: MeasuredSweep, chart: str) -> claimed_texts.Page:
+    """First screen and tables of the sweep's page, without executing its notebook.
+
+    Args:
+        sweep: the sweep.
+        chart: the chart of the first screen as HTML, of which the words count.
+    """
     lead = first_screen_html.screen(
         first_screen_html.title(sweep),
         "",
         first_screen_html.conditions(sweep.tables),
         (),
-        output.as_html(["", ""], figure.alt, caption) if figure else "",
+        chart,
         first_screen_html.sentences(sweep),
         first_screen_html.advice(sweep),
     )

@@ -404,13 +404,13 @@ def _superseded(part: SweepDir) -> dict[str, Path]:
     One in a folder of another name is read by the sweep's own page, and so it is copied too.
     """
     records: dict[str, Path] = {}
-    for path in [] if part.superseded.is_symlink() else store.record_files(part.superseded):
+    if part.superseded.is_symlink():
+        return records
+    for path, record in store.readable(part.superseded, []):
         name = path.parent.name
-        with suppress(RecordError):
-            run_id = store.read_record(path)["run_id"]
-            if not re.fullmatch(f"{RUN_ID}-{DIGEST}", name):
-                name = part.superseded_as(run_id, path.read_bytes()).name
-            records[name] = path
+        if not re.fullmatch(f"{RUN_ID}-{DIGEST}", name):
+            name = part.superseded_as(record["run_id"], path.read_bytes()).name
+        records[name] = path
     return records
 
 
