@@ -17,6 +17,7 @@ from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
 from mptexp.training import costs, identity, task_models
 from mptexp.training.layers import ModelError
+from mptexp.training.numerics import emulation
 
 
 def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
@@ -151,7 +152,11 @@ def check_values(run: Run, model: keras.Model) -> None:
     Raises:
         ModelError: with what to add.
     """
-    rows = _outputs(keras.Model(model.input, _logits(model)) if run.from_logits else model)
+    looked_at = model
+    if run.from_logits:
+        _, (logits,) = emulation.last(model.outputs[0])  # what the softmax at the end is given
+        looked_at = keras.Model(model.input, logits)
+    rows = _outputs(looked_at)
     within, sums = bool(((rows >= 0) & (rows <= 1)).all()), rows.sum(axis=-1)
     distribution = within and bool((abs(sums - 1) < SUM_WITHIN).all())
     if distribution == run.from_logits and len(rows):
@@ -164,12 +169,6 @@ def check_values(run: Run, model: keras.Model) -> None:
             "with those that follow, so that its perplexity would mean nothing; hide them, as "
             "causal attention does"
         )
-
-
-def _logits(model: keras.Model) -> keras.KerasTensor:
-    """What the softmax at the end is given, in this graph: of a clone it has a node in two."""
-    softmax, node, _ = model.outputs[0]._keras_history
-    return softmax._inbound_nodes[node].input_tensors[0]
 
 
 def _sees_later(model: keras.Model) -> bool:
