@@ -153,7 +153,7 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
 
     Raises:
         ParamsError: if the directory holds another sweep or something else, or is not writable; if
-            a link stands for the folder of what was measured again.
+            a link or a file stands for the folder of what was measured again.
     """
     root = directory.root
     check(directory, text, discard)
@@ -163,10 +163,11 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
     for part in directory.parts:
         for folder in part.partial.glob("*"):
             processes.end(folder.resolve())
-    if directory.superseded.is_symlink():  # another disk may lie behind it, or what others keep
+    kept = directory.superseded
+    if kept.is_symlink() or kept.is_file():  # another disk may lie behind it, or what others keep
+        kind = "link" if kept.is_symlink() else "file"
         raise ParamsError(
-            f"{directory.superseded}: is a link; make it a folder: what is measured again is moved "
-            "there"
+            f"{kept}: is a {kind}; make it a folder: what is measured again is moved there"
         )
     try:
         directory.mark()  # first: whatever the next call finds here is then known as mptexp's

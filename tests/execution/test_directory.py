@@ -295,3 +295,7 @@ def test_a_link_in_place_of_what_was_measured_again_is_refused_before_any_run(li
     place.superseded.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ParamsError, match="superseded: is a link; make it a folder"):
         directory.prepare(place, text)
+    place.superseded.unlink()
+    place.superseded.touch()
+    with pytest.raises(ParamsError, match="superseded: is a file; make it a folder"):
+        directory.prepare(place, text)
