@@ -26,7 +26,7 @@ Ends = tuple[float, float]
 Point = tuple[tuple, str, dict[str, np.ndarray]]  # as `by_block` gives it
 
 
-def row_times(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def row_times(runs: pd.DataFrame, keys: Sequence[str], more: Sequence[str] = ()) -> pd.DataFrame:
     """The time and the rate of each row of a table, which every table and caption takes from here.
 
     Geometric means over the runs `of_row`, so that where two rows have the same blocks their
@@ -35,14 +35,16 @@ def row_times(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     Args:
         runs: those of all rows, that ended well.
         keys: the columns that name a row.
+        more: further columns that follow from a run's time.
 
     Returns:
-        TIMES by the keys; NaN where no run has a valid time.
+        TIMES and those columns by the keys; NaN where no run has a valid time.
     """
+    names = [*TIMES, *more]
     runs = runs.assign(throughput=points.throughput(runs))
-    logs = runs.assign(**{name: np.log(pd.to_numeric(runs[name])) for name in TIMES})
+    logs = runs.assign(**{name: np.log(pd.to_numeric(runs[name])) for name in names})
     chosen = (logs, validity.timed_together(logs))  # as `of_row` has it, of all rows at once
-    every, together = (table.groupby(list(keys))[[*TIMES]].mean() for table in chosen)
+    every, together = (table.groupby(list(keys))[names].mean() for table in chosen)
     return np.exp(together.reindex(every.index).fillna(every))
 
 

@@ -12,8 +12,8 @@ from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 from mptexp.spec.policies import POLICIES
 
-MEDIANS = ("step_s_low", "step_s_high", "latency_p50_s", "latency_p99_s", "flops_per_s")
-MEDIANS += ("bytes_per_s", "mfu_frac")
+ACHIEVED = ("flops_per_s", "bytes_per_s", "mfu_frac")  # a step's work over the row's time
+MEDIANS = ("step_s_low", "step_s_high", "latency_p50_s", "latency_p99_s")
 # What a run emulates beside its policy, and what emulates nothing.
 EMULATES = {"propagation": "policy", "weight_format": "policy", "rounding": "nearest"}
 
@@ -22,8 +22,8 @@ EMULATES = {"propagation": "policy", "weight_format": "policy", "rounding": "nea
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
-    Columns: step_s, throughput (see `speedups.row_times`), step_s_low, step_s_high,
-    latency_p50_s, latency_p99_s (of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
+    Columns: step_s, throughput, flops_per_s, bytes_per_s, mfu_frac (see `speedups.row_times`),
+    step_s_low, step_s_high, latency_p50_s, latency_p99_s (of inference only; medians),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, of each task its figure, such as val_accuracy (the task's mean), val_accuracy_low,
@@ -48,7 +48,7 @@ def headline(tables: Tables) -> pd.DataFrame:
         default_policy=("default_policy", "first"),
         run_flags=("flags", validity.together),
     )
-    rows = speedups.row_times(ok, keys).reset_index().merge(rows, on=keys)
+    rows = speedups.row_times(ok, keys, ACHIEVED).reset_index().merge(rows, on=keys)
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
     firsts = [
         next(iter(baselines(default, names)), "")

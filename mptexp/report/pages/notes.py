@@ -168,7 +168,11 @@ def _own(table: pd.DataFrame, kind: str) -> int:
 
 def details(tables: Tables) -> str:
     """What the columns of the second table are, and how far repeats lie apart."""
-    lines = ["5–95 %: percentiles of the windows."] if tables.ok.step_s.notna().any() else []
+    lines = (
+        ["5–95 %: percentiles of a run's windows, medians over repeats."]
+        if tables.ok.step_s.notna().any()
+        else []
+    )
     repeats = tables.ok.groupby([*POINT, "policy"]).step_s
     spread = (repeats.max() / repeats.min())[repeats.count() > 1]
     if len(spread):

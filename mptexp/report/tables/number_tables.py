@@ -79,6 +79,7 @@ COLUMNS = {
                "valid", (SPEEDUPS,)),
         *_as_in_results("step_s", MEAN, TABLE),
         *_as_in_results(" ".join(tasks.RATES), MEAN, TABLE, BEST),
+        *_as_in_results(" ".join(summary.ACHIEVED), MEAN, TABLE),
         *_as_in_results(" ".join(summary.MEDIANS), MEDIAN, TABLE),
         Column("repeats", "runs that ended well", (TABLE,)),
         *_of_figures(),
