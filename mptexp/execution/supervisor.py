@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -15,10 +14,9 @@ from typing import Any
 
 import psutil
 
-from mptexp.execution import concurrent_sweeps, fork_client, processes
+from mptexp.execution import concurrent_sweeps, endings, fork_client, processes
 from mptexp.execution.fork_client import Servers, Worker
 from mptexp.execution.scratch import scratch_folder
-from mptexp.execution.worker import says_no_memory
 from mptexp.host import machine
 from mptexp.host.project import child_environment
 from mptexp.records import privacy, schema, store
@@ -28,10 +26,6 @@ from mptexp.spec.run import Run
 from mptexp.traces import xplane
 
 WATCH_S = 0.02  # between two readings of the memory of a run that has a limit
-LAST_LINES = 10  # of a process that ended itself, in which it says why; its threads speak at once
-# What follows of a fatal error: the stack of each of Python's threads.
-AFTER_THE_LAST = "Fatal Python error:"
-STACK = ("*** Check failure stack trace", "@ ")  # of C++, in between
 STOP_S = 0.5  # between two checks of whether the sweep is to stop
 # With these no further run could be written either.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -164,37 +158,18 @@ def _wait(
         return {"status": "timeout", "error": f"longer than {timeout_s / 60:g} min"}
     if reason:
         return {"status": "oom", "error": reason}
-    outcome = _outcome(worker, scratch, output.lines())
-    if outcome["status"] == "killed" and processes.kills_for_memory() > kills:
+    ended = endings.of_process(_written(scratch), worker.returncode, output.lines())
+    if ended["status"] == "killed" and processes.kills_for_memory() > kills:
         return {"status": "oom", "error": "the system's OOM killer ended a process meanwhile"}
-    return outcome
+    return ended
 
 
-def _outcome(
-    worker: subprocess.Popen[bytes] | Worker, scratch: Path, lines: Sequence[str]
-) -> dict[str, str]:
-    """Status and error as the worker wrote them, or as its exit status and output show them."""
+def _written(scratch: Path) -> dict[str, str] | None:
+    """How the notebook ended, as the worker wrote it; None where it ended before."""
     try:
-        outcome = dict(json.loads((scratch / "outcome.json").read_text()))
+        return dict(json.loads((scratch / "outcome.json").read_text()))
     except (OSError, ValueError):
-        if worker.returncode < 0:
-            name = signal.Signals(-worker.returncode).name
-            why = f"the worker was ended by {name}"
-            outcome = {"status": "killed", "error": why, "signal": name}
-        else:
-            last = lines[-1] if lines else "the worker ended without a word"
-            outcome = {"status": "failed", "error": last}
-    # A framework may end its process itself. To one that others ended a printed line is no cause.
-    aborted = outcome.pop("signal", "") == signal.SIGABRT.name
-    proof = [line for line in _last(lines) if says_no_memory(line)] if aborted else []
-    return {"status": "oom", "error": proof[-1]} if proof else outcome
-
-
-def _last(lines: Sequence[str]) -> list[str]:
-    """The last that a process said before it ended itself, without its threads' stacks."""
-    fatal = [number for number, line in enumerate(lines) if line.startswith(AFTER_THE_LAST)]
-    said = lines[: fatal[-1]] if fatal else lines
-    return [line for line in said if not line.startswith(STACK)][-LAST_LINES:]
+        return None
 
 
 def _watch(

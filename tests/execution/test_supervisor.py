@@ -6,12 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from support import mptexp, processes_of
 
-from mptexp.execution import supervisor, worker
+from mptexp.execution import supervisor
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
@@ -82,36 +81,6 @@ def test_a_passing_helper_of_the_worker_is_not_taken_for_the_kernel():
     assert "more than memory_limit_gb 0.1 allows" in ended
 
 
-SAID = "W0000 autotuner.cc:42] RESOURCE_EXHAUSTED: no failure, another algorithm is used"
-ALLOCATION = ["terminate called after throwing an instance of 'std::bad_alloc'", "std::bad_alloc"]
-THREADS = ["*** Check failure stack trace: ***", *["@ 0x7f00 f()"] * 20]
-THREADS += ["Fatal Python error: Aborted", *["File x.py, line 1 in f"] * 20]
-
-
-@pytest.mark.parametrize(
-    ("number", "lines", "status"),
-    [
-        (signal.SIGKILL, [SAID], "killed"),  # the lie: `oom`, for what was said a minute before
-        (signal.SIGTERM, [SAID], "killed"),
-        (signal.SIGKILL, ALLOCATION, "killed"),
-        (signal.SIGABRT, ALLOCATION, "oom"),
-        (signal.SIGABRT, [*ALLOCATION, *THREADS], "oom"),
-        (signal.SIGABRT, [SAID, *["a step"] * supervisor.LAST_LINES, *THREADS], "killed"),
-        (signal.SIGABRT, ["RESOURCE_EXHAUSTED: f; No space left on device"], "killed"),
-    ],
-)
-@pytest.mark.parametrize("whose", ["worker", "kernel"])
-def test_what_a_process_printed_proves_only_why_it_ended_itself(
-    whose, number, lines, status, tmp_path
-):
-    if whose == "kernel":
-        (tmp_path / "outcome.json").write_text(json.dumps(worker._died(-number)))
-    ended = supervisor._outcome(SimpleNamespace(returncode=-number), tmp_path, lines)
-    assert ended["status"] == status
-    assert set(ended) == {"status", "error"}
-    assert (number.name in ended["error"]) is (status == "killed")
-
-
 ENDS = """\
 # ---
 # jupyter:
@@ -126,6 +95,7 @@ take = ctypes.CDLL("libstdc++.so.6")._Znwm
 take.argtypes = [ctypes.c_size_t]
 take(2**62)
 """
+SAID = "W0000 autotuner.cc:42] RESOURCE_EXHAUSTED: no failure, another algorithm is used"
 WARNS = f"""\
 os.write(2, b"{SAID}\\n")
 time.sleep(0.5)

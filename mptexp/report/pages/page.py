@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from mptexp.errors import Stopped
-from mptexp.execution import jupyter_kernel
+from mptexp.execution import endings, jupyter_kernel
 from mptexp.execution.scratch import scratch_folder
-from mptexp.execution.worker import outcome
 from mptexp.host import files
 from mptexp.host.project import user_cache
 from mptexp.records import store
@@ -62,7 +61,7 @@ def build(
         except OSError:
             raise
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
-            why = outcome(error)["error"]
+            why = endings.of_error(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
         page = rendering.report_page(executed, first_screen_html.title(sweep), card, up, beside)
     store.write_text(directory.index, page)

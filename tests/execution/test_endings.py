@@ -1,6 +1,8 @@
+import signal
+
 import pytest
 
-from mptexp.execution import worker
+from mptexp.execution import endings
 
 
 class CellError(Exception):
@@ -54,6 +56,35 @@ FULL = "{{function_node __wrapped__WriteFile}} /dev/full; No space left on devic
     ],
 )
 def test_how_a_notebook_ended(error, status, line):
-    ended = worker.outcome(error)
+    ended = endings.of_error(error)
     assert ended["status"] == status
     assert ended["error"].startswith(line)
+
+
+SAID = "W0000 autotuner.cc:42] RESOURCE_EXHAUSTED: no failure, another algorithm is used"
+ALLOCATION = ["terminate called after throwing an instance of 'std::bad_alloc'", "std::bad_alloc"]
+THREADS = ["*** Check failure stack trace: ***", *["@ 0x7f00 f()"] * 20]
+THREADS += ["Fatal Python error: Aborted", *["File x.py, line 1 in f"] * 20]
+
+
+@pytest.mark.parametrize(
+    ("number", "lines", "status"),
+    [
+        (signal.SIGKILL, [SAID], "killed"),  # the lie: `oom`, for what was said a minute before
+        (signal.SIGTERM, [SAID], "killed"),
+        (signal.SIGKILL, ALLOCATION, "killed"),
+        (signal.SIGABRT, ALLOCATION, "oom"),
+        (signal.SIGABRT, [*ALLOCATION, *THREADS], "oom"),
+        (signal.SIGABRT, [SAID, *["a step"] * endings.LAST_LINES, *THREADS], "killed"),
+        (signal.SIGABRT, ["RESOURCE_EXHAUSTED: f; No space left on device"], "killed"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["worker", "kernel"])
+def test_what_a_process_printed_proves_only_why_it_ended_itself(whose, number, lines, status):
+    died = DeadKernelError("x")
+    died.exit_status = -number
+    written = endings.of_error(died) if whose == "kernel" else None
+    ended = endings.of_process(written, -number, lines)
+    assert ended["status"] == status
+    assert set(ended) == {"status", "error"}
+    assert (number.name in ended["error"]) is (status == "killed")
