@@ -19,9 +19,9 @@ With --images, what accuracies claim: of two policies validated with the same im
 block, how often the interval of their difference holds a true difference of one point, how often
 they are called equal within one point although they differ by it (nominal 2.5 %), how often they
 are rightly called equal, and how often called different where they are not (nominal 5 %); by blocks
-alone, and by blocks and images (`mptexp.analysis.image_pairs`). In "other images" one image in
-fifty is classified by the one policy alone, another in each block; in "same images" the same in
-each; in "trainings differ" a training's accuracy varies by half a point, too.
+alone, and by blocks and images (`mptexp.analysis.validation_variance`). In "other images" one
+image in fifty is classified by the one policy alone, another in each block; in "same images" the
+same in each; in "trainings differ" a training's accuracy varies by half a point, too.
 
 With --repairs, what sweeps of two policies claim that are measured again with `mptexp run --repair`
 until no repeats are apart, where a share of the runs is slow by half: from the set that counts
@@ -37,7 +37,7 @@ from random import Random
 import numpy as np
 from scipy import stats
 
-from mptexp.analysis import contrast, image_pairs, simultaneous_intervals, steadiness
+from mptexp.analysis import contrast, simultaneous_intervals, steadiness, validation_variance
 from mptexp.spec import run_order
 
 TRUE = 1.3
@@ -186,10 +186,10 @@ def _signs(uniform: np.ndarray, share: float | np.ndarray, mean: float | np.ndar
 
 def halves_of(differences: np.ndarray) -> tuple[float, float]:
     """Half widths by blocks alone, and by blocks and images; NaN where none is claimed."""
-    blocks, known = differences.mean(1), image_pairs.of_pairs(differences, MARGIN)
+    blocks, known = differences.mean(1), validation_variance.of_pairs(differences, MARGIN)
     alone = simultaneous_intervals.half_widths([blocks])
     both = simultaneous_intervals.half_widths([blocks], more=[(known.variance, known.freedom)])
-    few = known.images * MARGIN < image_pairs.NONE_AMONG
+    few = known.images * MARGIN < validation_variance.NONE_AMONG
     return alone[0], np.inf if few and both[0] < MARGIN else both[0]
 
 

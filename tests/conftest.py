@@ -56,6 +56,7 @@ def pytest_configure(config):
         return
     if "bench" not in config.getoption("markexpr").partition("not bench")[0]:
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
+    os.environ.pop("VIRTUAL_ENV", None)  # of another environment that is activated IPython warns
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     config.own_temporary_folder = tempfile.mkdtemp(prefix="mpt-", dir="/tmp")
     os.environ["MPTEXP_TESTS"] = os.environ["TMPDIR"] = config.own_temporary_folder
@@ -245,7 +246,7 @@ LONGEST = (
     "training/frontends/test_loop", "analysis/test_layer_search", "system/test_notebooks",
     "diagnosis/test_verdict", "system/test_survival", "training/test_onednn",
     "report/pages/test_first_screen_html", "training/numerics/test_emulation",
-    "system/test_without_tensorflow", "system/test_prepare", "training/test_arithmetic",
+    "system/test_without_tensorflow", "system/test_prepare", "training/test_effective_arithmetic",
     "training/test_identity", "report/pages/test_page", "training/test_user_model",
     "execution/test_remeasuring", "system/test_security", "training/measure/test_profiler",
     "system/test_browser", "training/test_measured_run", "training/test_step_timer",
@@ -253,7 +254,7 @@ LONGEST = (
     "training/backends/test_replicas", "execution/test_max_batch", "system/test_cli",
     "system/test_gpu_hour", "training/test_layers", "spec/test_yaml_documents",
     "system/test_foreign_folder", "report/tables/test_summary_tables",
-    "training/test_validation_images", "training/test_models", "execution/test_sweep",
+    "training/test_validated_examples", "training/test_models", "execution/test_sweep",
     "training/numerics/test_quantization", "report/figures/test_all_figures",
 )  # fmt: skip
 

@@ -11,10 +11,10 @@ import pandas as pd
 
 from mptexp.analysis import (
     contrast,
-    image_pairs,
     points,
     simultaneous_intervals,
     speedups,
+    validation_variance,
     validity,
 )
 from mptexp.analysis.contrast import Contrast
@@ -48,8 +48,8 @@ def differences(tables: Tables) -> pd.DataFrame:
     holds what is said here of images.
 
     Differences are formed within a block and image by image. The interval is over blocks and
-    images (see `image_pairs`), empty below three blocks, and holds for all differences of the
-    sweep together (see `simultaneous_intervals`); of runs that do not say which images they got
+    images (see `validation_variance`), empty below three blocks, and holds for all differences of
+    the sweep together (see `simultaneous_intervals`); of runs that do not say which images they got
     right it is as wide as if each had images of its own. A policy is `equal` where the whole
     interval lies within the margin, which is the test of equivalence by two one-sided tests at
     2.5 % each (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero out, else
@@ -85,12 +85,14 @@ def differences(tables: Tables) -> pd.DataFrame:
                 row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
                 row |= {"baseline": baseline, "candidate": candidate}
                 row |= {"base_lost": sides[0] in lost, "diverged": sides[1] in lost}
-                row |= {"over": Contrast(), "spread": image_pairs.Spread()}
+                row |= {"over": Contrast(), "spread": validation_variance.Spread()}
                 row["both"] = [flags.get(side, "") for side in sides]
                 if candidate in table:
                     row["over"] = contrast.paired(table[candidate], table[baseline], "difference")
                 if row["over"].n:
-                    row["spread"] = image_pairs.spread(records[sides[1]], records[sides[0]], margin)
+                    row["spread"] = validation_variance.spread(
+                        records[sides[1]], records[sides[0]], margin
+                    )
                 if row["over"].n or (row["diverged"] and candidate not in table):
                     rows.append(row | {"images": row["spread"].images})
     return pd.DataFrame(claimed(rows, margin), columns=[*POINT, *COMPARED])
@@ -206,7 +208,7 @@ def concluded(
     low, high, enough = over.low, over.high, float(images)
     if tasks.of(row["dataset"]) is tasks.IMAGES:  # whose accuracies differ by 1 at most
         low, high = (float(np.clip(end, -1.0, 1.0)) for end in (low, high))
-    elif images >= image_pairs.FEWEST:  # of a loss, which is no count, the interval says it
+    elif images >= validation_variance.FEWEST:  # of a loss, which is no count, the interval says it
         enough = math.inf
     forbidden = not_allowed(flags, enough) if over.n else ""
     said = forbidden or verdict(low, high, margin)
@@ -218,7 +220,7 @@ def concluded(
     # Where more of them would show no more, repeats are too few.
     open_ = over.n and said in ("equal", "undecided") and by_blocks == "equal"
     by_images = said == "too few repeats" and by_blocks != said  # of too few nothing is known
-    if (open_ or by_images) and image_pairs.NONE_AMONG / enough > margin:
+    if (open_ or by_images) and validation_variance.NONE_AMONG / enough > margin:
         said = "too few images"
     ends = {"low": low, "high": high, "flags": validity.together(flags), "verdict": said}
     return over.columns("difference") | ends

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, image_pairs, simultaneous_intervals, validity
+from mptexp.analysis import contrast, simultaneous_intervals, validation_variance, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import number_formats, tasks
@@ -246,12 +246,12 @@ def _to_nearest(point: Point, made: Sequence[Point]) -> list[int]:
     return [k for k, each in enumerate(made) if each is other]
 
 
-def _spread(point: Point, base: Point, tables: Tables) -> image_pairs.Spread:
+def _spread(point: Point, base: Point, tables: Tables) -> validation_variance.Spread:
     """What the images add to the variance of a point's mean error minus another's."""
-    return image_pairs.spread(*_sides(point, base, tables), LITTLE / 100)
+    return validation_variance.spread(*_sides(point, base, tables), LITTLE / 100)
 
 
-def _in_points(images: image_pairs.Spread) -> tuple[float, float]:
+def _in_points(images: validation_variance.Spread) -> tuple[float, float]:
     """What the images add to the variance, in percentage points, and its degrees of freedom."""
     return images.variance * 1e4, images.freedom
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, image_pairs, points, validity
+from mptexp.analysis import accuracy, contrast, points, validation_variance, validity
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 
@@ -88,7 +88,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         "figure_low": figure.min(),
         "figure_high": figure.max(),
         "over": contrast.paired(good, others, "difference"),
-        "spread": image_pairs.spread(*sides, margin),
+        "spread": validation_variance.spread(*sides, margin),
         "margin": margin,
         "both": [
             validity.together([*side["flags"], *["not comparable"] * differs])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from IPython.display import Markdown
 
-    from mptexp.api.results_table import ComparedSweeps, Results
+    from mptexp.api.cell_tables import ComparedSweeps, Results
     from mptexp.report.notebook_explanation import Explanation, RecordedExplanation
 
 Place = str | os.PathLike[str]
@@ -241,7 +241,7 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
         ParamsError: if the directory holds no record, or there is no such table.
     """
     from mptexp.analysis import sweep_tables
-    from mptexp.api.results_table import Results, filled, speedups
+    from mptexp.api.cell_tables import Results, filled, speedups
 
     if not isinstance(table, str) or table not in TABLES:
         raise ParamsError(f"table {shown(table)}: unknown; allowed: {', '.join(TABLES)}")
@@ -317,7 +317,7 @@ def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "Compared
     Raises:
         ParamsError: if no point was measured well in both.
     """
-    from mptexp.api.results_table import ComparedSweeps
+    from mptexp.api.cell_tables import ComparedSweeps
     from mptexp.report.answers import comparisons
 
     sides = _sessions(a), _sessions(b)

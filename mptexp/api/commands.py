@@ -345,8 +345,8 @@ class Compared:
     """Two sides of a comparison.
 
     Attributes:
-        points: that both measured well, see `analysis.compare.points`.
-        not_compared: the other points, see `analysis.compare.not_compared`.
+        points: that both measured well, see `analysis.two_sweeps.points`.
+        not_compared: the other points, see `analysis.two_sweeps.not_compared`.
         differences: what else differs between them.
         advice: what the ratios cannot exclude, and how to measure so that they do; sentences.
         faults: a sentence for each record that is damaged or was changed.
@@ -372,7 +372,7 @@ def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
     Raises:
         ParamsError: if no point was measured well in both.
     """
-    from mptexp.analysis import compare as comparison
+    from mptexp.analysis import two_sweeps as comparison
     from mptexp.report.answers import comparisons
 
     left, right = comparison.load([SweepDir(p) for p in a], [SweepDir(p) for p in b])

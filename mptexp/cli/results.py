@@ -218,7 +218,7 @@ def compare(
     content = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
     said = {"advice": made.advice, "faults": made.faults}
     result({"a": str(a), "b": str(b), **content, **said})
-    _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(made.points))
+    _print_table(f"A is {a}, B is {b}", comparisons.side_by_side(made.points))
     for sentence in made.advice:
         out().print(plain(sentence))
     if not made.not_compared.empty:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from mptexp.host import machine
+from mptexp.host import boot
 from mptexp.host.devices import DeviceError, nvidia_handles
 from mptexp.host.project import user_cache
 from mptexp.records.schema import AT_ONCE
@@ -69,7 +69,7 @@ def announced(devices: Iterable[str], sweep: str = "") -> Iterator[Callable[[], 
     Yields:
         What gives the notes for the run's record, at its end: see `marks`.
     """
-    taken, sweep, since = set(devices), sweep or secrets.token_hex(6), machine.since_boot_s()
+    taken, sweep, since = set(devices), sweep or secrets.token_hex(6), boot.since_s()
     with ExitStack() as held:
         own = [file for device in taken if (file := _locked(device, sweep))]
         for file in own:
@@ -89,10 +89,10 @@ def marks(devices: Iterable[str], since_s: float | None = None, sweep: str = "")
 
     Args:
         devices: UUIDs of GPUs; an empty one for the CPU.
-        since_s: of `machine.since_boot_s`; now by default.
+        since_s: of `boot.since_s`; now by default.
         sweep: the one that asks, as it was announced.
     """
-    since_s = machine.since_boot_s() if since_s is None else since_s
+    since_s = boot.since_s() if since_s is None else since_s
     paths = [path for device in devices for path in _folder().glob(f"{_key(device)}-*")]
     others = [path for path in paths if not sweep or path.name.split("-")[1] != sweep]
     return [AT_ONCE] if any(_was_at_work(path, since_s) for path in others) else []
@@ -105,7 +105,7 @@ def _was_at_work(path: Path, since_s: float) -> bool:
         except BlockingIOError:
             return True
         # Nothing was at work later than now.
-        return since_s <= float(file.read(TIME_BYTES)) <= machine.since_boot_s()
+        return since_s <= float(file.read(TIME_BYTES)) <= boot.since_s()
     return False
 
 
@@ -133,11 +133,11 @@ def _locked(device: str, sweep: str) -> IO[bytes] | None:
 def _note_time(file: IO[bytes]) -> None:
     """Says that a run of this sweep was at work now."""
     with suppress(OSError):
-        os.pwrite(file.fileno(), f"{machine.since_boot_s():.6f}".ljust(TIME_BYTES).encode(), 0)
+        os.pwrite(file.fileno(), f"{boot.since_s():.6f}".ljust(TIME_BYTES).encode(), 0)
 
 
 def _remove_old() -> None:
-    now_s = machine.since_boot_s()
+    now_s = boot.since_s()
     for path in _folder().glob("*"):
         with suppress(OSError):
             if path.stat().st_mtime < time.time() - OLD_S and not _was_at_work(path, now_s):
@@ -150,5 +150,5 @@ def _folder() -> Path:
 
 def _key(device: str) -> str:
     """Names a device of this machine, until the machine is started again."""
-    here = machine.boot() or platform.node()
+    here = boot.name() or platform.node()
     return hashlib.sha256(f"{here} {device}".encode()).hexdigest()[:12]

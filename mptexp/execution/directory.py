@@ -15,7 +15,7 @@ from typing import Any
 from mptexp.errors import ParamsError
 from mptexp.execution import processes
 from mptexp.execution.plan import Planned
-from mptexp.host import files, machine
+from mptexp.host import boot, files
 from mptexp.host.devices import is_here
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, remove_runs
@@ -68,7 +68,7 @@ def _marked(directory: SweepDir) -> Iterator[None]:
     Raises:
         ParamsError: if another machine shows so.
     """
-    mark, own = directory.at_work, machine.boot()
+    mark, own = directory.at_work, boot.name()
     left_s = _held_s(mark, own)
     if left_s > 0:
         raise ParamsError(
@@ -107,7 +107,7 @@ def _held_s(mark: Path, own: str) -> float:
         age_s = _now(mark.parent) - mark.lstat().st_mtime
     except OSError:
         return 0.0
-    latest_s = min(FRESH_S, machine.since_boot_s())
+    latest_s = min(FRESH_S, boot.since_s())
     return FRESH_S - age_s if -FRESH_S < age_s < latest_s else 0.0
 
 

@@ -17,7 +17,7 @@ import psutil
 from mptexp.execution import concurrent_sweeps, endings, fork_client, processes
 from mptexp.execution.fork_client import Servers, Worker
 from mptexp.execution.scratch import scratch_folder
-from mptexp.host import machine
+from mptexp.host import boot
 from mptexp.host.project import child_environment
 from mptexp.records import privacy, schema, store
 from mptexp.records.sweep_dir import SweepDir
@@ -228,7 +228,7 @@ def _finish(
         (folder / xplane.FILE).unlink(missing_ok=True)
     _clean(folder / "notebook.ipynb", run.dataset)
     record["wall_s"], record["ended_at"] = wall_s, schema.now()
-    record["boot"] = machine.boot()  # whose memory it was, of a run that ran out of it, too
+    record["boot"] = boot.name()  # whose memory it was, of a run that ran out of it, too
     record["marks"], record["invocation"] = [*record.get("marks", []), *marks], invocation
     store.write_record(path, record)
     return record

@@ -85,11 +85,13 @@ def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
     """The environment of a child process that imports nothing from its working directory.
 
     Python and IPython put that directory on the import path, and so does an entry of PYTHONPATH
-    that is empty or relative. A user's own model is found by `training.user_model`.
+    that is empty or relative. A user's own model is found by `training.user_model`. Of a virtual
+    environment that is activated beside this one IPython would put the packages before ours.
     """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
     places = [place for place in given if os.path.isabs(place)]
     places += [str(PROJECT)] if IS_CHECKOUT else []
     # ipykernel's launcher takes the first entry for the working directory where they are the same.
     path = os.pathsep.join([os.devnull, *places])
-    return {**environment, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    kept = {name: value for name, value in environment.items() if name != "VIRTUAL_ENV"}
+    return {**kept, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

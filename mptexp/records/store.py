@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from mptexp.errors import ParamsError
 from mptexp.host import files
-from mptexp.records import consistency, schema, settings, well_formed
+from mptexp.records import consistency, schema, settings_agree, well_formed
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec import dataset_paths
@@ -155,7 +155,7 @@ def read_record(path: Path) -> dict[str, Any]:
     changed = {"changed": True} if signed != digest(record) else {}
     # As in the run's id, a parameter that is not named is at its default.
     record["parameters"] = defaults() | record["parameters"]
-    fault = settings.fault(record) or consistency.fault(record)
+    fault = settings_agree.fault(record) or consistency.fault(record)
     if fault:
         raise RecordError(f"{path}: {fault}")
     return record | changed

@@ -16,7 +16,7 @@ from mptexp.records import store
 from mptexp.records.schema import is_of_timer
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.first_screen import question
-from mptexp.report.first_screen.parts import Subject
+from mptexp.report.first_screen.subject import Subject
 from mptexp.spec import params
 
 

@@ -10,7 +10,14 @@ from fractions import Fraction
 from typing import Any
 
 from mptexp.errors import ParamsError
-from mptexp.traces import counters, host_steps, kernels, operations, step_bounds, weight_products
+from mptexp.traces import (
+    counters,
+    kernels,
+    operations,
+    step_bounds,
+    steps_from_host,
+    weight_products,
+)
 from mptexp.traces.launching_layers import (
     COMPILED,
     GRAPH,
@@ -59,13 +66,13 @@ class _Recorded:
         main = _main_stream(self.ran)
         of_main = (one for one in calls if one[1].kind != "copy" and one[1].thread == main)
         self.computed = [(call.start, (event.start, event.end)) for call, event in of_main]
-        trained = [event for event in self.ran if host_steps.of_training(event, self.host)]
-        gradients = any(host_steps.GRADIENT.search(event.name) for event in trained)
+        trained = [event for event in self.ran if steps_from_host.of_training(event, self.host)]
+        gradients = any(steps_from_host.GRADIENT.search(event.name) for event in trained)
         self.unnamed = gradients or _graphed(self.host, self.ran)
         self.gradients = [call.start for event in trained if (call := self.host.launch(event))]
         launches = (event for event in events if event.kind == "launch")
         self.graphs = [event.start for event in launches if GRAPH_LAUNCH.search(event.name)]
-        self.waits = host_steps.waits(events)
+        self.waits = steps_from_host.waits(events)
         self.awaited = [wait for wait in self.waits if wait.operation.state == "input"]
 
 
@@ -90,23 +97,23 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     graphed = bool(step_bounds.holding(found, recorded.graphs))
     weights = {} if graphed else weight_products.of(events, found)
     shapes = _input_shapes(events, found)
-    earlier = host_steps.earlier(events, found, recorded.waits) if recorded.devices else []
-    found = host_steps.begun(found, earlier)
-    updates = host_steps.updates(events, recorded.ran, found)
+    earlier = steps_from_host.earlier(events, found, recorded.waits) if recorded.devices else []
+    found = steps_from_host.begun(found, earlier)
+    updates = steps_from_host.updates(events, recorded.ran, found)
     return replace(
         _table(recorded, found, models),
         framework=framework,
-        trains=host_steps.trains(events, recorded.ran, found, recorded.unnamed),
+        trains=steps_from_host.trains(events, recorded.ran, found, recorded.unnamed),
         input_shape=_shared(shapes),
         weights=weights,
         graphed=graphed,
-        accumulated=host_steps.accumulates(updates, found),
+        accumulated=steps_from_host.accumulates(updates, found),
         updates=None if updates is None else sum(updates) / len(found.intervals),
         notes=(
             *_notes(recorded),
             *lost,
             *_skew(recorded.launched, late),
-            *host_steps.notes(events, updates, found, recorded.graphs, earlier),
+            *steps_from_host.notes(events, updates, found, recorded.graphs, earlier),
             *_unequal(shapes),
             *([] if recorded.devices else _compiled(recorded.spans)),
         ),
@@ -117,7 +124,7 @@ def _steps(events: Sequence[Event], recorded: _Recorded, late: float) -> Steps:
     """The steps, of a trace whose clocks agree so far that these can be told."""
     awaited, computed = operations.busy(recorded.awaited), recorded.computed
     gradients, graphs = recorded.gradients, recorded.graphs
-    found = host_steps.of(events, recorded.spans, computed, awaited, gradients, graphs)
+    found = steps_from_host.of(events, recorded.spans, computed, awaited, gradients, graphs)
     _refuse_elsewhere(found, recorded.launched, late)
     if late > step_bounds.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)

@@ -1,7 +1,7 @@
 """Which part of a trace is which training step: by marks, or by what repeats.
 
-Which events are marks is said by who reads them: `host_steps` of PyTorch's and Nsight's, `xplane`
-of TensorFlow's and JAX's.
+Which events are marks is said by who reads them: `steps_from_host` of PyTorch's and Nsight's,
+`xplane` of TensorFlow's and JAX's.
 """
 
 import math

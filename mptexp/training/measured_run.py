@@ -14,8 +14,8 @@ from mptexp.spec import feasible
 from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
 from mptexp.training import (
-    arithmetic,
     costs,
+    effective_arithmetic,
     environment,
     frontends,
     models,
@@ -34,7 +34,7 @@ from mptexp.training.layers import resident
 from mptexp.training.measure import profiler, sensors, step_clock, work
 from mptexp.training.numerics import divergence, emulation, exponents
 from mptexp.training.outcome import Outcome
-from mptexp.training.validation_images import validated
+from mptexp.training.validated_examples import validated
 
 MOST_LATENCIES = 1000  # of single batches; their 99th percentile needs some hundreds
 
@@ -87,7 +87,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     trained = _compiled(run, model, images)
     trainer = frontends.trainer(run, trained, images)
     effective(trained, run, device, trainer.settings())
-    products = arithmetic.of_step(run, trained, trainer.products())
+    products = effective_arithmetic.of_step(run, trained, trainer.products())
     before = {"initial_weights": initial_weights, **products}
     scales, histograms = exponents.ScaleTrace(trainer.scale), replay.histograms(run, images)
     watchers = [scales, *([histograms] if histograms else [])]
@@ -105,7 +105,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     outcome = _outcome(run, trained, images, device, clock, sampler, before, fit_s)
     if device["kind"] == "cpu" and (trace or "rows" in profile):
         profile["primitives"] = profiler.primitives(run, trained)
-        profile["products"] = arithmetic.compiled(run, trained)
+        profile["products"] = effective_arithmetic.compiled(run, trained)
     seen: dict[str, Any] = {}
     if histograms:
         histograms.end(trained)
@@ -154,7 +154,7 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
     trainer = frontends.trainer(run, inferring, images)
     effective(inferring, run, device, trainer.settings())
     traced = trainer.products() if traced is None else traced
-    products = arithmetic.of_step(run, inferring, traced)
+    products = effective_arithmetic.of_step(run, inferring, traced)
     before = {"initial_weights": initial_weights, **products, **trainer.settings()}
     clock = _clock(run, len(order), trainer.synchronize)
     with sensors.Sampler(device["kind"]) as sampler:

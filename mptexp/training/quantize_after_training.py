@@ -12,7 +12,13 @@ import keras
 from mptexp.spec import tasks
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, costs, precision, quantized_layers, validation_images
+from mptexp.training import (
+    costs,
+    effective_arithmetic,
+    precision,
+    quantized_layers,
+    validated_examples,
+)
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.frontends.fit import KerasFit, StopWhenNotFinite
@@ -36,7 +42,7 @@ def quantized_after_training(
     Returns:
         What a record holds, and the products of a pass (see arithmetic.products). The keys are
         policy; calibration (a sentence); trained_epochs; history (loss and accuracy of each of
-        them); before and after (val_loss, val_accuracy and validated, see validation_images; empty
+        them); before and after (val_loss, val_accuracy and validated, see validated_examples; empty
         where there is nothing to validate with); bytes_before and bytes_after (of all weights, as
         they are stored).
 
@@ -47,8 +53,8 @@ def quantized_after_training(
     if not policy.inference_only:
         return {}, None
     precision.compile_model(model, run, steps)
-    traced = arithmetic.products(run, model, quantized_layers.reached(run, model))
-    arithmetic.refuse_few(policy, arithmetic.shares(traced))
+    traced = effective_arithmetic.products(run, model, quantized_layers.reached(run, model))
+    effective_arithmetic.refuse_few(policy, effective_arithmetic.shares(traced))
     fitted = model.fit(
         batches.training(images, run),
         epochs=run.epochs,
@@ -83,7 +89,7 @@ def _validated(run: Run, model: keras.Model, images: Images) -> dict[str, Any]:
     given = model.evaluate(data["validation_data"], return_dict=True, verbose=0)
     figures = tasks.recorded({f"val_{name}": value for name, value in given.items()})
     finite = {name: value for name, value in figures.items() if math.isfinite(value)}
-    listed = validation_images.validated(run, KerasFit(run, model, images).predicted, images)
+    listed = validated_examples.validated(run, KerasFit(run, model, images).predicted, images)
     return finite | ({"validated": listed} if listed else {})
 
 

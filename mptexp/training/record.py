@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mptexp.host import machine
+from mptexp.host import boot
 from mptexp.host.project import PROJECT
 from mptexp.records import instruments, interference, privacy, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
 from mptexp.traces import xplane
-from mptexp.training import arithmetic, environment, machine_state
+from mptexp.training import effective_arithmetic, environment, machine_state
 from mptexp.training.identity import identity
 from mptexp.training.numerics import emulation
 from mptexp.training.outcome import Outcome
@@ -67,7 +67,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "status": outcome.status,
         "error": _error(outcome),
         "environment": outcome.card,
-        "boot": machine.boot(),
+        "boot": boot.name(),
         **({"gpus": gpus} if (gpus := machine_state.gpus()) else {}),
         "identity": what,
         **({"instruments": checks} if checks else {}),
@@ -78,7 +78,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         **({"validated": outcome.validated} if outcome.validated else {}),
         "marks": [
             *_flags(outcome),
-            *arithmetic.flags(outcome.run, outcome.effective),
+            *effective_arithmetic.flags(outcome.run, outcome.effective),
             *interference.marks(outcome.sensors),
             *timed_windows.shortened(1, thinned),
             *outcome.notes,

@@ -24,7 +24,7 @@ from mptexp.spec import fields, given_paths, yaml_documents
 from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
 from mptexp.spec.policies import POLICY_ROWS, without_kernels
 from mptexp.spec.run import LEAST_STEPS, Run
-from mptexp.training import environment, timed_policy
+from mptexp.training import environment, foreign_policy
 from mptexp.training.backends import backend
 from mptexp.training.measure import sensors
 
@@ -274,9 +274,9 @@ class StepTimer:
         """What decides how long a step of the model takes; empty before it is built."""
         if not getattr(self.model, "built", False):
             return ""
-        from mptexp.training import timed_model
+        from mptexp.training import foreign_model
 
-        return timed_model.state(self.model)
+        return foreign_model.state(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Keras's hook: of a step, or of as many as `steps_per_execution`."""
@@ -300,9 +300,9 @@ class StepTimer:
         """How many images this epoch has had; None where that is not known, or to be known."""
         if self._batch_size is None:
             return None
-        from mptexp.training import timed_model
+        from mptexp.training import foreign_model
 
-        return timed_model.examples(self.model)
+        return foreign_model.examples(self.model)
 
     def _note_batch(self, images: int, steps: int) -> None:
         """Keeps that another batch size was said than that of `fit`; what was seen first says it.
@@ -411,7 +411,7 @@ class StepTimer:
         readings = sensors.summary(samples, spans, card["kind"])
         kept, joined = timed_windows.joined(windows)
         samples, thinned = timed_windows.thinned(samples)
-        known, policy = timed_policy.effective(run, self.model, card), POLICY_ROWS[run.policy]
+        known, policy = foreign_policy.effective(run, self.model, card), POLICY_ROWS[run.policy]
         content = {
             **schema.bare(run, schema.FOREIGN),
             "in_force": known,
@@ -425,7 +425,7 @@ class StepTimer:
             "marks": [
                 NOTE,
                 *environment.without_onednn(self._framework(), card),
-                *timed_policy.partly(self.model, policy),
+                *foreign_policy.partly(self.model, policy),
                 *without_kernels(policy.compute_dtype, known.get("reference", [])),
                 *timed_windows.unequal(windows),
                 *interference.marks(readings),
@@ -541,7 +541,7 @@ class StepTimer:
             backend=self.backend,
             dataset="folder:foreign",
             model=self._named(),
-            policy=timed_policy.named(self._policy, self.model, self.backend, card),
+            policy=foreign_policy.named(self._policy, self.model, self.backend, card),
             batch_size=self._batch_size or 1,
         )
 
@@ -553,9 +553,9 @@ class StepTimer:
     def _named(self) -> str:
         if self.model is None:
             return "foreign:model"
-        from mptexp.training import timed_model
+        from mptexp.training import foreign_model
 
-        return f"foreign:model_{timed_model.fingerprint(self.model)}"
+        return f"foreign:model_{foreign_model.fingerprint(self.model)}"
 
 
 def _imported() -> str:

@@ -31,7 +31,7 @@ class Task:
             in a record; nothing where there are none.
         kept: model -> (batch of examples, its labels) -> a value for each example, of which
             `listed` makes what says how well it was predicted.
-        listed: (all values, labels) -> their part of a record, see `validation_images`.
+        listed: (all values, labels) -> their part of a record, see `validated_examples`.
     """
 
     entry: Callable[[Run, Shape], Entry]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from builders import emulated_runs, published, record, tables
 
-from mptexp.analysis import scaling, speedups, summary
+from mptexp.analysis import rate_ratios, speedups, summary
 from mptexp.report.answers import caveats
 from mptexp.report.tables import text_tables
 
@@ -79,7 +79,12 @@ def test_the_times_of_a_table_divide_to_its_ratio():
 
 def shown_beside(made):
     """The other tables of one page that show times or rates of the same runs."""
-    made_by = (scaling.by_replicas, scaling.by_backend, scaling.by_frontend, scaling.by_isa)
+    made_by = (
+        rate_ratios.by_replicas,
+        rate_ratios.by_backend,
+        rate_ratios.by_frontend,
+        rate_ratios.by_isa,
+    )
     return [table for of in (*made_by, speedups.at_best_batch) if len(table := of(made))]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders import record, tables, text
 
-from mptexp.analysis import accuracy, image_pairs, points, summary
+from mptexp.analysis import accuracy, points, summary, validation_variance
 from mptexp.records import consistency, schema
 from mptexp.spec import tasks
 
@@ -40,9 +40,9 @@ def test_sequences_that_differ_widen_the_interval_though_the_blocks_agree():
 
 def test_sequences_are_paired_only_where_they_are_the_same():
     left, right = text(), text("mixed_float16")
-    paired = image_pairs.spread({0: left}, {0: right}, 0.01)
+    paired = validation_variance.spread({0: left}, {0: right}, 0.01)
     right["validated"] |= {"digest": "0" * 12}
-    apart = image_pairs.spread({0: left}, {0: right}, 0.01)
+    apart = validation_variance.spread({0: left}, {0: right}, 0.01)
     assert paired.variance < apart.variance / 4
     assert apart.variance == pytest.approx(2 * 0.01 / 3)
 

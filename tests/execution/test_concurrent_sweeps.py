@@ -7,7 +7,7 @@ import pytest
 from support import PATIENCE_S, mptexp, started, until
 
 from mptexp.execution import concurrent_sweeps
-from mptexp.host import machine
+from mptexp.host import boot
 from mptexp.host.project import user_cache
 from mptexp.records import store
 from mptexp.records.schema import AT_ONCE
@@ -72,11 +72,11 @@ def test_what_a_killed_sweep_left_hinders_nobody_and_goes_when_it_is_old():
 
 def test_another_machine_with_the_same_home_directory_does_not_disturb(tmp_path, monkeypatch):
     # The lie: "sweeps at once" of two nodes of a cluster, whose CPUs had one key.
-    monkeypatch.setattr(machine, "DRAWN", tmp_path / "boot_id")
-    for boot, expected in (("first", [AT_ONCE]), ("second", [])):
-        machine.DRAWN.write_text("first")
+    monkeypatch.setattr(boot, "DRAWN", tmp_path / "boot_id")
+    for drawn, expected in (("first", [AT_ONCE]), ("second", [])):
+        boot.DRAWN.write_text("first")
         with concurrent_sweeps.announced([""]):
-            machine.DRAWN.write_text(boot)
+            boot.DRAWN.write_text(drawn)
             assert concurrent_sweeps.marks([""]) == expected
 
 
@@ -89,7 +89,7 @@ def test_a_clock_that_was_ahead_for_a_while_hinders_nobody():
     in_three_days = time.time() + 3 * 86400
     os.utime(left, (in_three_days, in_three_days))
     assert concurrent_sweeps.marks([""]) == []
-    left.write_text(f"{machine.since_boot_s() + 1000}")
+    left.write_text(f"{boot.since_s() + 1000}")
     assert concurrent_sweeps.marks([""]) == []
     left.write_text("no time")
     assert concurrent_sweeps.marks([""], 0.0) == []

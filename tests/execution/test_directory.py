@@ -13,7 +13,7 @@ from support import PROJECT, mptexp
 
 from mptexp.errors import ParamsError
 from mptexp.execution import directory
-from mptexp.host import machine
+from mptexp.host import boot
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 
@@ -178,7 +178,7 @@ def test_a_plan_refuses_what_the_run_would_refuse(light, tmp_path):
     assert (done.returncode, "light.py: cannot hold results" in done.stderr) == (2, True)
 
 
-ELSEWHERE = "0123456789ab"  # as `machine.boot` names a machine
+ELSEWHERE = "0123456789ab"  # as `boot.name` names a machine
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_two_machines_do_not_meet_in_one_directory(light, place, tmp_path):
 def test_what_is_at_work_shows_it_as_long_as_it_lasts(place, monkeypatch):
     monkeypatch.setattr(directory, "RENEWED_S", 0.01)
     with directory.locked(place):
-        mark(place, age_s=1000.0, text=machine.boot())
+        mark(place, age_s=1000.0, text=boot.name())
         deadline = time.monotonic() + 10
         while time.time() - place.at_work.stat().st_mtime > 500:
             assert time.monotonic() < deadline
@@ -240,7 +240,7 @@ def test_what_a_kill_left_does_not_stop_the_same_machine(place):
         f"with directory.locked(SweepDir(Path({str(place.root)!r}))): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", words], cwd=PROJECT).returncode == -9
-    assert place.at_work.read_text() == machine.boot()
+    assert place.at_work.read_text() == boot.name()
     assert works(place)
 
 

@@ -79,3 +79,23 @@ def test_a_child_has_this_package_and_what_pythonpath_names(tmp_path):
     said = imported(project.PROJECT, str(tmp_path))
     assert said.startswith(str(project.PACKAGE))
     assert repr(str(tmp_path)) in said
+
+
+IN_A_KERNEL = """\
+import sys, warnings
+warnings.simplefilter("ignore")
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance()
+print(sys.path)
+"""
+
+
+def test_a_kernel_imports_nothing_of_another_environment_that_is_activated(tmp_path):
+    # The lie: the runs of `.venv/bin/mptexp` would have imported that environment's tensorflow.
+    packages = "lib/python{}.{}/site-packages".format(*sys.version_info)
+    (tmp_path / "other" / packages).mkdir(parents=True)
+    activated = os.environ | {"VIRTUAL_ENV": str(tmp_path / "other")}
+    command = [sys.executable, "-c", IN_A_KERNEL]
+    for environment, taken in ((activated, True), (project.child_environment(activated), False)):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert (str(tmp_path) in done.stdout) is taken

@@ -25,7 +25,8 @@ ELSEWHERE = {
     "api/commands.py": "system/test_cli.py",
     "api/diagnosing.py": "system/test_notebooks.py",
     "api/gpu_hour.py": "system/test_gpu_hour.py",
-    "api/results_table.py": "system/test_api.py",
+    "api/cell_tables.py": "system/test_api.py",
+    "execution/worker.py": "execution/test_supervisor.py",
 }
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from builders import IDENTITY, MADE, tables
 
-from mptexp.analysis import compare, loss_scale, speedups, sweep_tables
+from mptexp.analysis import loss_scale, speedups, sweep_tables, two_sweeps
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir
@@ -121,7 +121,7 @@ def void():
 def test_without_timings_nothing_is_nan(void):
     parts = [text_tables.detail_rows(void), text_tables.best_rows(void)]
     parts += [section.rows for section in comparisons.sections(void)]
-    parts += [comparisons.two_sweeps(compare.points(void, void))]
+    parts += [comparisons.side_by_side(two_sweeps.points(void, void))]
     assert all("nan" not in part.to_string() for part in parts)
     assert len(parts[-1]) == 8
 

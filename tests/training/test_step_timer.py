@@ -14,7 +14,7 @@ from builders import record, tables
 from forked import python
 from support import mptexp
 
-from mptexp.analysis import compare, sweep_tables
+from mptexp.analysis import sweep_tables, two_sweeps
 from mptexp.api import cells
 from mptexp.diagnosis import pairs
 from mptexp.errors import ParamsError
@@ -614,9 +614,11 @@ def test_another_model_is_another_point_and_compared_with_nothing(tmp_path):
     assert SweepDir(tmp_path / "one").superseded_runs() == 0
     recorded("other", "mixed_bfloat16", 65), recorded("third", "mixed_bfloat16", 66)
     places = {name: [SweepDir(tmp_path / name)] for name in ("one", "other", "third")}
-    (point,) = compare.points(*compare.load(places["one"], places["other"])).to_dict("records")
+    (point,) = two_sweeps.points(*two_sweeps.load(places["one"], places["other"])).to_dict(
+        "records"
+    )
     assert point["policy"] == "float32 | mixed_bfloat16"
-    assert compare.points(*compare.load(places["one"], places["third"])).empty
+    assert two_sweeps.points(*two_sweeps.load(places["one"], places["third"])).empty
 
 
 NUMPY = """
@@ -667,7 +669,7 @@ def test_a_default_that_nobody_chose_is_neither_shown_nor_compared(tmp_path):
     assert "TensorFlow" in here
     own = record(width=0.5, seed=3)
     own["parameters"] |= {"epochs": 3, "image_size": 64}
-    assert not {"epochs", "width", "seed"} & set(compare.disjoint(tables([own]), foreign))
+    assert not {"epochs", "width", "seed"} & set(two_sweeps.disjoint(tables([own]), foreign))
     beside = tables([own, *foreign.records]).results.set_index("run_id").setting
     assert set(beside) == {""}
     assert len(foreign.ok) == 2

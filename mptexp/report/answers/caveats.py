@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import points, scaling, summary, validity
+from mptexp.analysis import points, rate_ratios, summary, validity
 from mptexp.analysis.comparability import NOT_RECORDED, Difference
 from mptexp.analysis.contrast import FEWEST
 from mptexp.analysis.sweep_tables import Tables
@@ -288,14 +288,19 @@ def _foreign(runs: pd.DataFrame, tables: Tables) -> bool:
 
 def _of_tables(tables: Tables) -> list[str]:
     """What is not compared of devices, replicas, frameworks and the like; each once."""
-    makers = (scaling.by_device, scaling.by_replicas, scaling.by_backend, scaling.by_isa)
-    makers += (scaling.by_frontend,)
+    makers = (
+        rate_ratios.by_device,
+        rate_ratios.by_replicas,
+        rate_ratios.by_backend,
+        rate_ratios.by_isa,
+    )
+    makers += (rate_ratios.by_frontend,)
     made = [not_compared(table(tables)) for table in makers]
     return list(dict.fromkeys(text for said in made for text in said))
 
 
 def not_compared(table: pd.DataFrame) -> list[str]:
-    """What the sides of a table of `scaling` differ in beyond its axis; empty where in nothing."""
+    """What the sides of a table of `rate_ratios` differ in beyond its axis; empty: in nothing."""
     columns = [table[name] for name in ("differs", "strong_differs") if name in table]
     by_name = {d.name: d for column in columns for differs in column for d in differs}
     if not by_name:

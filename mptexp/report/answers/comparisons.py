@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import compare, contrast, scaling, validity
+from mptexp.analysis import contrast, rate_ratios, two_sweeps, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
@@ -66,8 +66,8 @@ class Section:
 
 def sections(tables: Tables) -> list[Section]:
     """The sections that this sweep gives rise to: devices, replicas, frameworks."""
-    devices, replicas = scaling.by_device(tables), scaling.by_replicas(tables)
-    backends = scaling.by_backend(tables)
+    devices, replicas = rate_ratios.by_device(tables), rate_ratios.by_replicas(tables)
+    backends = rate_ratios.by_backend(tables)
     made = []
     if not devices.empty:
         unlike = caveats.not_compared(devices)
@@ -84,10 +84,10 @@ def sections(tables: Tables) -> list[Section]:
         # A setting that all runs share stands in none of the rows.
         plain = all(r["parameters"].get("frontend") == "native" for r in tables.records)
         over = OVER_TENSORFLOW * bool(backends.speedup.notna().any())
-        note = BACKENDS_NOTE.format(THROUGH[plain]) + over + ALIKE[scaling.begin_alike(tables)]
+        note = BACKENDS_NOTE.format(THROUGH[plain]) + over + ALIKE[rate_ratios.begin_alike(tables)]
         unlike = caveats.not_compared(backends)
         made.append(Section("Frameworks side by side", note, unlike, _backend_rows(backends)))
-    frontends = scaling.by_frontend(tables)
+    frontends = rate_ratios.by_frontend(tables)
     if not frontends.empty:
         said = keras_costs(frontends) + caveats.not_compared(frontends)
         rows = _frontend_rows(frontends)
@@ -224,8 +224,8 @@ def _xla(row: Mapping[str, Any], base: str, names: tuple[str, ...]) -> str:
 # --- two sweeps -----------------------------------------------------------------------------------
 
 
-def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
-    """The points of analysis.compare as text, for a terminal or a page."""
+def side_by_side(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of `analysis.two_sweeps` as text, for a terminal or a page."""
     ended = _ended(points) if points.lost.any() else {}
     cells = {
         **_named(points),
@@ -293,7 +293,7 @@ def nothing_joined(
 
 def _named(points: pd.DataFrame) -> dict[str, Any]:
     """The columns that tell points apart, and the policy."""
-    names = [n for n in compare.JOINED[:-1] if n == "batch_size" or points[n].nunique() > 1]
+    names = [n for n in two_sweeps.JOINED[:-1] if n == "batch_size" or points[n].nunique() > 1]
     return {**wording.headed(points, names), **_devices(points), "Policy": points.policy}
 
 

@@ -11,9 +11,9 @@ import pandas as pd
 from mptexp.analysis import (
     accuracy,
     contrast,
-    image_pairs,
     points,
     simultaneous_intervals,
+    validation_variance,
     validity,
 )
 from mptexp.analysis.contrast import Contrast
@@ -67,7 +67,7 @@ class Quantized:
     bytes_before: float
     bytes_after: float
     flags: str
-    images: image_pairs.Spread
+    images: validation_variance.Spread
     margin: float
     verdict: str = ""
 
@@ -178,7 +178,7 @@ def _quantized(
     flags = validity.together(runs["flags"])
     key = (policy, *runs[points.POINT].iloc[0])
     left, right = (_as_trainings(records, part, measure) for part in ("after", "before"))
-    images = image_pairs.spread(left, right, margin)
+    images = validation_variance.spread(left, right, margin)
     return Quantized(
         policy, point, dataset, key, before, after, lost, *sizes, flags, images, margin
     )

@@ -17,7 +17,7 @@ from mptexp.host.terminal import visible
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
-from mptexp.report.first_screen.parts import Bar, Subject
+from mptexp.report.first_screen.subject import Bar, Subject
 from mptexp.report.text import wording
 
 # Where a chart may have ticks on both sides of no effect, the roundest first: factors, and points.

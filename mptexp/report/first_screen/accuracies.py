@@ -14,7 +14,7 @@ from mptexp.records.schema import FINAL
 from mptexp.report.answers import caveats, dynamic_range, findings, quality
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.parts import (
+from mptexp.report.first_screen.subject import (
     Bar,
     Scale,
     Subject,

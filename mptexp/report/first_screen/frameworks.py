@@ -6,11 +6,11 @@ from functools import partial
 
 import pandas as pd
 
-from mptexp.analysis import scaling
+from mptexp.analysis import rate_ratios
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
 from mptexp.report.first_screen import policy_speed, ratios
-from mptexp.report.first_screen.parts import Bar, Subject, opening
+from mptexp.report.first_screen.subject import Bar, Subject, opening
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
@@ -21,7 +21,7 @@ NAMES = LABELS | {"keras": "Keras", "native": "a plain loop"}  # of what is comp
 
 def of_frameworks(tables: Tables) -> Iterator[Subject]:
     """What reduced precision gains in each framework, then how fast these are to one another."""
-    rows = scaling.by_backend(tables)
+    rows = rate_ratios.by_backend(tables)
     if len(rows):
         labels = pd.Series(comparisons.in_frameworks(rows), rows.index) + ", " + rows.policy
         if rows.phase.nunique() > 1:
@@ -33,7 +33,7 @@ def of_frameworks(tables: Tables) -> Iterator[Subject]:
 
 def of_frontends(tables: Tables) -> Iterator[Subject]:
     """What reduced precision gains in Keras and without it, then what Keras costs."""
-    rows = scaling.by_frontend(tables)
+    rows = rate_ratios.by_frontend(tables)
     if len(rows):
         frameworks = pd.Series(comparisons.in_frameworks(rows), rows.index)
         # Of training alone the phase is not named.

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, scaling
+from mptexp.analysis import accuracy, rate_ratios
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.host.devices import CPU_ISAS
 from mptexp.report.answers import quality
 from mptexp.report.first_screen import ratios
-from mptexp.report.first_screen.parts import Subject, device
+from mptexp.report.first_screen.subject import Subject, device
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.spec.policies import ARITHMETICS, POLICIES, POLICY_ROWS
@@ -26,7 +26,7 @@ UNLIKE = ("slower", wording.INCONCLUSIVE)  # findings of a set that another can 
 
 def of(tables: Tables) -> Iterator[Subject]:
     """Each policy with each instruction set, to float32 with all of them."""
-    rows = scaling.by_isa(tables)
+    rows = rate_ratios.by_isa(tables)
     if len(rows):
         labels = rows.policy + " with " + rows.cpu_isa.map(partial(in_words, "cpu_isa"))
         several = len(rows[POINT].drop_duplicates()) > 1

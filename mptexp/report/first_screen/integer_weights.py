@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from mptexp.analysis import image_pairs
+from mptexp.analysis import validation_variance
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, next_commands, quantized_inference
 from mptexp.report.first_screen import policy_speed
-from mptexp.report.first_screen.parts import Bar, Scale, Subject, opening
+from mptexp.report.first_screen.subject import Bar, Scale, Subject, opening
 from mptexp.report.text import task_words, wording
 
 
@@ -81,7 +81,7 @@ def _decides(made: Sequence[quantized_inference.Quantized], tables: Tables) -> s
     if any(one.verdict == quantized_inference.UNRECORDED for one in made):
         return f". {_recorded(made, tables)}"
     if any(one.verdict == "too few images" for one in made):
-        least = math.ceil(image_pairs.NONE_AMONG / made[0].margin)
+        least = math.ceil(validation_variance.NONE_AMONG / made[0].margin)
         examples = f"validation {task_words.of(made[0].dataset).task.example}s"
         return f"; it takes at least {least:,} {examples}."
     open_ = [one.lost.n for one in made if one.verdict in ("undecided", "too few repeats")]

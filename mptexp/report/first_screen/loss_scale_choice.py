@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from mptexp.analysis import loss_scale
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, loss_scales
-from mptexp.report.first_screen.parts import NAMED, Subject, provisional, unclaimed
+from mptexp.report.first_screen.subject import NAMED, Subject, provisional, unclaimed
 from mptexp.report.text import wording
 
 

@@ -13,7 +13,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
 from mptexp.report.answers import findings, larger_batch, quality
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.parts import (
+from mptexp.report.first_screen.subject import (
     RESIDENT,
     SAME,
     UNPROVEN,

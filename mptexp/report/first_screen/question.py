@@ -20,7 +20,7 @@ from mptexp.report.first_screen import (
     policy_speed,
     replicas,
 )
-from mptexp.report.first_screen.parts import Subject
+from mptexp.report.first_screen.subject import Subject
 
 
 def of(tables: Tables) -> Subject:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import scaling
+from mptexp.analysis import rate_ratios
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, findings
 from mptexp.report.first_screen import policy_speed, speed_advice
-from mptexp.report.first_screen.parts import Bar, Subject, first, provisional, unproven
+from mptexp.report.first_screen.subject import Bar, Subject, first, provisional, unproven
 from mptexp.report.text import task_words, wording
 from mptexp.report.text.wording import INCONCLUSIVE, listed, verbatim
 from mptexp.spec.backends import LABELS
@@ -96,7 +96,7 @@ def with_losses(made: Subject, tables: Tables, axis: str, names: Mapping[Any, st
     """
     learned, ended = (
         table.assign(place=_places(table, axis)) if len(table) else table
-        for table in (scaling.learned(tables, axis), scaling.endings(tables, axis))
+        for table in (rate_ratios.learned(tables, axis), rate_ratios.endings(tables, axis))
     )
     less = learned[learned.verdict == "lower"] if len(learned) else learned
     lost = ended[ended.lost.map(len) > 0] if len(ended) else ended

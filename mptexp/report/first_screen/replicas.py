@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from mptexp.analysis import scaling
+from mptexp.analysis import rate_ratios
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.first_screen import ratios
-from mptexp.report.first_screen.parts import Subject, opening
+from mptexp.report.first_screen.subject import Subject, opening
 from mptexp.report.text import wording
 
 PARTS = "Logical replicas are parts of one CPU: their scaling says nothing of hardware."
@@ -27,7 +27,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     Each kind has a baseline of its own, and neither stands for the other: with the batch of each
     kept there may be a gain where a step of the same global batch takes longer, or the reverse.
     """
-    rows = scaling.by_replicas(tables)
+    rows = rate_ratios.by_replicas(tables)
     if rows.empty:
         return
     kinds = {base: _of_kind(rows, each) for each, base in BASES.items()}

@@ -11,7 +11,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.speedups import row_times
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen.parts import NAMED, RESIDENT, SAME, equal
+from mptexp.report.first_screen.subject import NAMED, RESIDENT, SAME, equal
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim

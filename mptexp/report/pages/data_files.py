@@ -22,7 +22,7 @@ from mptexp.report.answers import (
 from mptexp.report.figures import output, style
 from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.measured_sweep import MeasuredSweep
-from mptexp.report.pages import claimed_texts, first_screen_html
+from mptexp.report.pages import check_claims, first_screen_html
 from mptexp.report.tables import number_tables, summary_tables, text_tables
 from mptexp.report.text import wording
 
@@ -129,7 +129,7 @@ def _agree(one: Path, other: Path) -> bool:
 
 def _claimed_row(line: str) -> tuple[str, list[str]]:
     """The first cell of a row in Markdown, which says what it is about, and what the row claims."""
-    return line.lstrip("| ").partition(" | ")[0], claimed_texts.claims(line)
+    return line.lstrip("| ").partition(" | ")[0], check_claims.claims(line)
 
 
 def _false_statements(sweep: MeasuredSweep) -> dict[Path, str]:
@@ -158,20 +158,20 @@ def _said(file: Path, check: Callable[[str], str]) -> str | None:
     return f", where it says “{shown}”" if false else None
 
 
-def _false_in_page(text: str, made: claimed_texts.Page) -> str:
-    there = claimed_texts.page(text)
-    row = claimed_texts.contradicted_row(there.tables, made.tables)
-    return row or claimed_texts.contradicted(there.lead, made.lead, made.texts)
+def _false_in_page(text: str, made: check_claims.Page) -> str:
+    there = check_claims.page(text)
+    row = check_claims.contradicted_row(there.tables, made.tables)
+    return row or check_claims.contradicted(there.lead, made.lead, made.texts)
 
 
-def _false_in_figure(text: str, svg: str, made: claimed_texts.Page) -> str:
-    there, now = claimed_texts.written(text), claimed_texts.written(svg)
+def _false_in_figure(text: str, svg: str, made: check_claims.Page) -> str:
+    there, now = check_claims.written(text), check_claims.written(svg)
     if there == now:
-        return "" if claimed_texts.is_drawn_alike(text, svg) else " · ".join(there)
-    return claimed_texts.contradicted(there, now, made.texts)
+        return "" if check_claims.is_drawn_alike(text, svg) else " · ".join(there)
+    return check_claims.contradicted(there, now, made.texts)
 
 
-def _page(sweep: MeasuredSweep, chart: str) -> claimed_texts.Page:
+def _page(sweep: MeasuredSweep, chart: str) -> check_claims.Page:
     """First screen and tables of the sweep's page, without executing its notebook.
 
     Args:
@@ -187,7 +187,7 @@ def _page(sweep: MeasuredSweep, chart: str) -> claimed_texts.Page:
         first_screen_html.sentences(sweep),
         first_screen_html.advice(sweep),
     )
-    return claimed_texts.page(lead + "".join(_tables(sweep)))
+    return check_claims.page(lead + "".join(_tables(sweep)))
 
 
 def _tables(sweep: MeasuredSweep) -> list[str]:

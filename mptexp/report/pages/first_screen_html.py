@@ -17,7 +17,7 @@ from mptexp.records import schema
 from mptexp.report.answers import caveats, next_commands, quality, why
 from mptexp.report.figures import all_figures, style
 from mptexp.report.figures.all_figures import SweepFigure
-from mptexp.report.first_screen.parts import RESIDENT, SAME, device
+from mptexp.report.first_screen.subject import RESIDENT, SAME, device
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.tables import why_tables
 from mptexp.report.text import markdown, wording

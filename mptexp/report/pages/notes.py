@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, loss_scale, memory, scaling, summary
+from mptexp.analysis import accuracy, emulated, loss_scale, memory, rate_ratios, summary
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
@@ -137,14 +137,14 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
         learned: accuracy.differences(tables),
         f"{learned} by loss scale": loss_scale.table(tables),
         "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),
-        "devices": scaling.by_device(tables),
-        "replicas": scaling.by_replicas(tables),
-        "frameworks": scaling.by_backend(tables),
-        "Keras and plain loops": scaling.by_frontend(tables),
+        "devices": rate_ratios.by_device(tables),
+        "replicas": rate_ratios.by_replicas(tables),
+        "frameworks": rate_ratios.by_backend(tables),
+        "Keras and plain loops": rate_ratios.by_frontend(tables),
         f"{learned} of replicas": _lower(tables, "replicas"),
         f"{learned} between frameworks": _lower(tables, "backend"),
         f"{learned} of Keras and plain loops": _lower(tables, "frontend"),
-        "instruction sets": scaling.by_isa(tables),
+        "instruction sets": rate_ratios.by_isa(tables),
         "memory": memory.ratios(tables),
         "what integers for weights change": pd.DataFrame({"low": integers}, dtype=float),
         "ablations": pd.DataFrame({"low": ablated}, dtype=float),
@@ -154,7 +154,7 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 def _lower(tables: Tables, axis: str) -> pd.DataFrame:
     """What trainings along an axis learned, where a page says it: of one that learned less."""
-    rows = scaling.learned(tables, axis)
+    rows = rate_ratios.learned(tables, axis)
     return rows if len(rows) and (rows.verdict == "lower").any() else pd.DataFrame()
 
 

@@ -38,7 +38,7 @@ from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
 from mptexp.report import measured_sweep
 from mptexp.report.answers import caveats, claims, repetitions
 from mptexp.report.figures import output
-from mptexp.report.first_screen.parts import device
+from mptexp.report.first_screen.subject import device
 from mptexp.report.pages import first_screen_html, page, rendering
 from mptexp.report.text import wording
 

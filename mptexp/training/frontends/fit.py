@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, task_models
+from mptexp.training import effective_arithmetic, task_models
 from mptexp.training.backends import backend
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
@@ -34,7 +34,7 @@ class KerasFit:
         return {}
 
     def products(self) -> list[tuple[str, float]]:
-        return arithmetic.products(self.run, self.model)
+        return effective_arithmetic.products(self.run, self.model)
 
     def scale(self, model: keras.Model) -> Scale | None:
         return exponents.scale_of(model)

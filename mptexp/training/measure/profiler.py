@@ -19,7 +19,7 @@ from mptexp.records import timed_windows
 from mptexp.spec.run import Run
 from mptexp.traces import kineto, xplane
 from mptexp.traces.xla_names import LAYER
-from mptexp.training import arithmetic, costs, onednn, precision
+from mptexp.training import costs, effective_arithmetic, onednn, precision
 from mptexp.training.backends import backend
 from mptexp.training.measure import step_clock
 
@@ -142,7 +142,7 @@ def captured(
         capture = Capture(clock, run, folder)
         with named(model) as adding:
             fit(clock, [capture])
-            nodes = arithmetic.graph(run, model)
+            nodes = effective_arithmetic.graph(run, model)
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
         own = folder / kineto.OWN_FILE
@@ -150,10 +150,10 @@ def captured(
             timed_s = timed_windows.timing(clock.windows)["step_s"]
             return kineto.read_own(own, adding).profile(timed_s), b""
         how = _how(run, model)
-        how |= {"loss_layers": sorted(adding), "sums": arithmetic.sums(nodes)}
-        wide: dict[str, Any] = {"float64_layers": arithmetic.layers_in_float64(nodes)}
+        how |= {"loss_layers": sorted(adding), "sums": effective_arithmetic.sums(nodes)}
+        wide: dict[str, Any] = {"float64_layers": effective_arithmetic.layers_in_float64(nodes)}
         if nodes:  # else it is not known
-            wide["wide_products"] = arithmetic.wide_products(nodes, run.policy)
+            wide["wide_products"] = effective_arithmetic.wide_products(nodes, run.policy)
         file = xplane.latest(folder)
         if file is None:
             return {"missing": "the profiler left no trace"}, b""

@@ -1,7 +1,7 @@
 import pandas as pd
 from builders import LOGICAL_CPU, labels, replicated, tables, tables_of, written_sweep
 
-from mptexp.analysis import compare
+from mptexp.analysis import two_sweeps
 from mptexp.records import store
 from mptexp.records.schema import VOID
 from mptexp.report.answers import comparisons
@@ -67,7 +67,7 @@ def test_what_failed_is_no_row():
 
 def test_few_runs_have_no_interval(tmp_path):
     a, b = (written_sweep(tmp_path / n, "A100", 1.0, runs=2) for n in "ab")
-    table = comparisons.two_sweeps(compare.points(*compare.load([a], [b])))
+    table = comparisons.side_by_side(two_sweeps.points(*two_sweeps.load([a], [b])))
     assert isinstance(table, pd.DataFrame)
     assert (
         table["A / B, above 1: B is faster"].tolist()
@@ -83,7 +83,7 @@ def test_flags_stand_in_the_cells_of_two_sweeps_that_they_invalidate(tmp_path):
         made["in_force"] |= {"chance_accuracy": 0.95, "validation_labels": labels(0.95)}
         made["marks"] = [f"{VOID}: 2 runs shared this machine"]
         store.write_record(path, made)
-    row = comparisons.two_sweeps(compare.points(*compare.load([a], [b]))).iloc[0]
+    row = comparisons.side_by_side(two_sweeps.points(*two_sweeps.load([a], [b]))).iloc[0]
     assert "(not valid: not trained)" in row["Accuracy, A | B"]
     assert "(not valid: in parallel)" in row["Memory, A | B"]
 

@@ -9,7 +9,7 @@ import pytest
 from builders import published
 
 from mptexp.report.figures import answer, output, style
-from mptexp.report.first_screen.parts import Bar, Subject
+from mptexp.report.first_screen.subject import Bar, Subject
 
 NAN = float("nan")
 

@@ -2,7 +2,7 @@
 
 from builders import diverged, published, replicated, tables_of, trained_by
 
-from mptexp.analysis import scaling
+from mptexp.analysis import rate_ratios
 from mptexp.report.answers import comparisons
 from mptexp.report.figures.answer import FIGURES
 from mptexp.report.first_screen import question
@@ -21,7 +21,7 @@ def test_compiled_steps_are_compared_with_compiled_ones():
         "Keras on PyTorch, compiled, float32": 1.5,
     }
     assert answer.title.endswith("Keras on PyTorch is up to 2.00× slower than a plain loop")
-    said = comparisons.keras_costs(scaling.by_frontend(tables))
+    said = comparisons.keras_costs(rate_ratios.by_frontend(tables))
     assert [text.partition(" step of Keras's is ")[0] for text in said] == [
         "With float32 on PyTorch, a training",
         "With float32 on PyTorch, compiled, a training",
@@ -35,7 +35,7 @@ def test_inference_is_named_and_compared_apart_from_training():
     assert question.of(tables).title.endswith(
         "Keras inference on JAX is 2.00× slower than a plain loop"
     )
-    (said,) = comparisons.keras_costs(scaling.by_frontend(tables))
+    (said,) = comparisons.keras_costs(rate_ratios.by_frontend(tables))
     assert said.startswith("With float32 on JAX, an inference step of Keras's is 2.00× slower [")
     assert "Predicted by" in comparisons.sections(tables)[-1].rows
     inferred = [trained_by("keras", 0.2, **infers), trained_by("native", 0.1, **infers)]
@@ -61,7 +61,7 @@ def test_the_cost_of_keras_at_each_batch_size_is_named():
         "Keras inference on JAX, batch size 1, float32": 3.0,
         "Keras inference on JAX, batch size 32, float32": 1.2,
     }
-    said = comparisons.keras_costs(scaling.by_frontend(tables))
+    said = comparisons.keras_costs(rate_ratios.by_frontend(tables))
     assert [text.partition(", an inference step")[0] for text in said] == [
         "With float32 on JAX, batch size 1",
         "With float32 on JAX, batch size 32",

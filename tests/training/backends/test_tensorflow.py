@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic
+from mptexp.training import effective_arithmetic
 from mptexp.training.backends import tensorflow
 from mptexp.training.measure import profiler
 
@@ -79,7 +79,7 @@ def test_sums_of_gradients_are_told_with_their_terms():
     model = keras.Sequential([keras.Input((3,)), layer])
     model.compile("sgd", "mse", jit_compile=False)
     batch = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
-    ((name, terms),) = arithmetic.sums(tensorflow.graph(model, batch)).items()
+    ((name, terms),) = effective_arithmetic.sums(tensorflow.graph(model, batch)).items()
     assert name.startswith("AddN")
     assert {term.rpartition(":")[2] for term in terms} == {"TanhGrad", "MatMul"}
 
@@ -97,7 +97,7 @@ def test_layers_that_compute_in_64_bits_are_known_by_the_graph():
     batch = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
     with profiler.named(model):
         nodes = tensorflow.graph(model, batch)
-    assert arithmetic.layers_in_float64(nodes) == ["wide"]
+    assert effective_arithmetic.layers_in_float64(nodes) == ["wide"]
 
 
 def test_layers_that_multiply_in_32_bits_are_known_by_the_graph_however_little_they_multiply():
@@ -117,8 +117,8 @@ def test_layers_that_multiply_in_32_bits_are_known_by_the_graph_however_little_t
     batch = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
     with profiler.named(model):
         nodes = tensorflow.graph(model, batch)
-    assert arithmetic.wide_products(nodes, "mixed_bfloat16") == {"wide": "float32"}
-    assert arithmetic.wide_products(nodes, "float32") == {}
+    assert effective_arithmetic.wide_products(nodes, "mixed_bfloat16") == {"wide": "float32"}
+    assert effective_arithmetic.wide_products(nodes, "float32") == {}
 
 
 def test_the_output_of_a_frozen_layer_is_used_where_it_is_measured_alone():

@@ -37,10 +37,10 @@ def named(said: str | None, model: Any, framework: str, card: Mapping[str, Any])
 
 
 def _read(model: Any, framework: str, card: Mapping[str, Any]) -> str:
-    """The policy of the layers that do most of the model's arithmetic, see `timed_model`."""
-    from mptexp.training import timed_model
+    """The policy of the layers that do most of the model's arithmetic, see `foreign_model`."""
+    from mptexp.training import foreign_model
 
-    counts = timed_model.policies(model)
+    counts = foreign_model.policies(model)
     most = max(counts, key=lambda name: counts[name], default="float32")
     if most not in POLICY_ROWS:
         raise ParamsError(f"the model's policy is {most}; allowed: {', '.join(POLICY_ROWS)}")
@@ -80,10 +80,10 @@ def _read_model(run: Run, model: Any, policy: Policy) -> dict[str, Any]:
 
     Also what of it oneDNN computes by reference code, where it does any.
     """
-    from mptexp.training import arithmetic, timed_model
+    from mptexp.training import effective_arithmetic, foreign_model
 
-    slow = arithmetic.by_reference(run, model)
-    layers, (what, shares) = timed_model.holders(model), timed_model.shares(model)
+    slow = effective_arithmetic.by_reference(run, model)
+    layers, (what, shares) = foreign_model.holders(model), foreign_model.shares(model)
     return {
         "compute_dtype": ", ".join(sorted({x.compute_dtype for x in layers})),
         "variable_dtype": ", ".join(sorted({x.variable_dtype for x in layers})),
@@ -97,9 +97,9 @@ def partly(model: Any, policy: Policy) -> list[str]:
     """How much of the model the policy holds for, where its arithmetic is not known."""
     if model is None:
         return []
-    from mptexp.training import timed_model
+    from mptexp.training import foreign_model
 
-    what, shares = timed_model.shares(model)
+    what, shares = foreign_model.shares(model)
     share = shares.get(policy.promised, 0.0)
     unsaid = what == "parameters" and share < EFFECTIVE_SHARE
     return [share_mark(share, what, policy.promised)] * unsaid

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from mptexp.spec.policies import POLICY_ROWS
-from mptexp.training import arithmetic, costs
+from mptexp.training import costs, effective_arithmetic
 
 EXACT = 2**24  # up to which float32 counts, as a metric does
 
@@ -41,7 +41,9 @@ def policies(model: keras.Model) -> Counter[str]:
 def shares(model: keras.Model) -> tuple[str, dict[str, float]]:
     """The share of each type in what is told first: arithmetic, or where unknown parameters."""
     what, amounts = _weighed(model)
-    return what, arithmetic.shares((_promised(layer), amount) for layer, amount in amounts)
+    return what, effective_arithmetic.shares(
+        (_promised(layer), amount) for layer, amount in amounts
+    )
 
 
 def _weighed(model: keras.Model) -> tuple[str, list[tuple[keras.Layer, float]]]:

@@ -10,7 +10,7 @@ from builders import diverged, written_sweep
 from scipy import stats
 from support import mptexp
 
-from mptexp.analysis import compare
+from mptexp.analysis import two_sweeps
 from mptexp.api import cells
 from mptexp.errors import ParamsError
 from mptexp.records import store
@@ -22,11 +22,11 @@ from mptexp.report.answers import comparisons
 def two(tmp_path):
     a = written_sweep(tmp_path / "a", "A100", 1.0, price=1.0)
     b = written_sweep(tmp_path / "b", "H100", 0.5, price=3.0, packages={"keras": "3.16"})
-    return compare.load([a], [b])
+    return two_sweeps.load([a], [b])
 
 
 def test_the_same_points_are_joined_across_devices(two):
-    found = compare.points(*two).set_index("policy")
+    found = two_sweeps.points(*two).set_index("policy")
     assert list(found.index) == ["float32", "mixed_float16"]
     row = found.loc["mixed_float16"]
     assert row.ratio == pytest.approx(2)
@@ -43,7 +43,7 @@ def test_costs_are_of_the_times_beside_them(two):
     for side, drift in zip(two, ([1.0, 1.1, 1.5], [1.0, 1.4, 1.5]), strict=True):
         side.results["step_s"] *= side.results.block.map(dict(enumerate(drift)))
         side.results["images_per_s"] = side.results.batch_size / side.results.step_s
-    for row in compare.points(*two).to_dict("records"):
+    for row in two_sweeps.points(*two).to_dict("records"):
         costs = row["cost_per_million_images_a"] / row["cost_per_million_images_b"]
         assert costs == pytest.approx(row["ratio"] / 3)
 
@@ -56,13 +56,13 @@ def test_sessions_of_several_prices_have_no_cost_and_it_is_said(tmp_path):
     ]
     b = [written_sweep(tmp_path / f"b{day}", "V100", 1.0, price=4.0) for day in range(3)]
     for sessions in (a[:2], a[1::-1], a[1:], a[:0:-1]):
-        points = compare.points(*compare.load(sessions, b))
+        points = two_sweeps.points(*two_sweeps.load(sessions, b))
         assert not [name for name in points if "cost" in name]
-        assert not [head for head in comparisons.two_sweeps(points) if "Cost" in head]
+        assert not [head for head in comparisons.side_by_side(points) if "Cost" in head]
         (said,) = [text for text in comparisons.advice(points, False) if "Costs" in text]
         assert "sessions of A differ in price_per_hour" in said
-    priced, none = (compare.points(*compare.load(side, b)) for side in (a[:1], a[2:]))
-    assert "Cost per million images, A | B" in comparisons.two_sweeps(priced)
+    priced, none = (two_sweeps.points(*two_sweeps.load(side, b)) for side in (a[:1], a[2:]))
+    assert "Cost per million images, A | B" in comparisons.side_by_side(priced)
     for points in (priced, none):  # of a side without any price nothing is missing
         assert not [text for text in comparisons.advice(points, False) if "Costs" in text]
 
@@ -71,15 +71,15 @@ def test_memory_of_a_process_beside_that_of_an_allocator_is_told_apart(tmp_path)
     # The lie: "900 MiB | 300 MiB", of a whole process and of what a GPU's allocator gave out.
     cpu = written_sweep(tmp_path / "a", "AMD EPYC (CPU)", 10.0)
     gpu, other = (written_sweep(tmp_path / name, "H100", 1.0) for name in "bc")
-    mixed = comparisons.two_sweeps(compare.points(*compare.load([cpu], [gpu])))
+    mixed = comparisons.side_by_side(two_sweeps.points(*two_sweeps.load([cpu], [gpu])))
     said = "1,024 MiB | 1,024 MiB (of the process | of the GPU's allocator)"
     assert mixed["Memory, A | B"].tolist() == [said] * 2
-    alike = comparisons.two_sweeps(compare.points(*compare.load([gpu], [other])))
+    alike = comparisons.side_by_side(two_sweeps.points(*two_sweeps.load([gpu], [other])))
     assert alike["Memory, A | B"].tolist() == ["1,024 MiB | 1,024 MiB"] * 2
 
 
 def test_what_else_differs_is_told(two):
-    found = compare.differences(*two).set_index("what")
+    found = two_sweeps.differences(*two).set_index("what")
     assert found.loc["keras"].tolist() == ["3.15", "3.16"]
     assert found.loc["device"].tolist() == ["A100", "H100"]
     assert "load" not in found.index
@@ -92,7 +92,7 @@ def test_points_that_differ_in_a_setting_are_not_joined(tmp_path):
         made = store.read_record(path)
         made["parameters"]["width"] = 2.0
         store.write_record(path, made)
-    assert compare.points(*compare.load([a], [b])).empty
+    assert two_sweeps.points(*two_sweeps.load([a], [b])).empty
     done = mptexp("compare", "a", "b", cwd=tmp_path)
     assert done.returncode == 2
     assert "no point was measured well in both: width 1.0 against 2.0" in done.stderr
@@ -124,7 +124,7 @@ def test_how_runs_ended_is_compared_too(tmp_path):
     assert "Nothing else differs" in shown(tmp_path, "a", "b")
     assert "Runs, A | B" not in shown(tmp_path, "a", "b")
     change(b, diverged, blocks=(1, 2))
-    found = compare.points(*compare.load([a], [b])).set_index("policy")
+    found = two_sweeps.points(*two_sweeps.load([a], [b])).set_index("policy")
     row = found.loc["mixed_float16"]
     assert (row.ended_a, row.ended_b, row.lost) == ("3 ok", "1 ok, 2 diverged", "diverged")
     assert (row.runs_a, row.runs_b) == (3, 1)
@@ -144,9 +144,9 @@ def test_a_policy_of_which_no_run_ended_well_is_listed(tmp_path):
     a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
     for made_of, ended in ((diverged, "3 diverged"), (failed, "3 failed")):
         change(b, made_of)
-        sides = compare.load([a], [b])
-        assert compare.points(*sides).policy.tolist() == ["float32"]
-        (row,) = compare.not_compared(*sides).to_dict("records")
+        sides = two_sweeps.load([a], [b])
+        assert two_sweeps.points(*sides).policy.tolist() == ["float32"]
+        (row,) = two_sweeps.not_compared(*sides).to_dict("records")
         assert (row["policy"], row["ended_a"], row["ended_b"]) == ("mixed_float16", "3 ok", ended)
         told = shown(tmp_path, "a", "b")
         assert f"3 ok | {ended}" in told.partition("Not compared")[2]
@@ -157,7 +157,7 @@ def test_a_policy_of_which_no_run_ended_well_is_listed(tmp_path):
     for path in b.runs.glob("*/record.json"):
         if store.read_record(path)["status"] != "ok":
             path.unlink()
-    (row,) = compare.not_compared(*compare.load([a], [b])).to_dict("records")
+    (row,) = two_sweeps.not_compared(*two_sweeps.load([a], [b])).to_dict("records")
     assert (row["ended_b"], row["device_b"]) == ("no run", "")
     assert "3 ok | no run" in shown(tmp_path, "a", "b")
     # The same ending on both sides is no difference.
@@ -192,7 +192,7 @@ def test_why_no_point_is_in_both_is_said(tmp_path):
         store.write_record(path, made)
     done = mptexp("compare", "a", "c", cwd=tmp_path)
     assert "no point was measured well in both: seed 0 against 100" in done.stderr
-    assert compare.disjoint(*compare.load([a], [c])) == {"seed": (["0"], ["100"])}
+    assert two_sweeps.disjoint(*two_sweeps.load([a], [c])) == {"seed": (["0"], ["100"])}
 
 
 def test_the_command(tmp_path):
@@ -226,15 +226,15 @@ def test_devices_are_never_pooled(tmp_path):
     a, b = written_sweep(tmp_path / "a", "A100", 1.0), written_sweep(tmp_path / "b", "H100", 0.5)
     more = written_sweep(tmp_path / "v", "V100", 4.0)
     shutil.copytree(more.runs, a.runs, dirs_exist_ok=True)
-    found = compare.points(*compare.load([a], [b])).query("policy == 'float32'")
+    found = two_sweeps.points(*two_sweeps.load([a], [b])).query("policy == 'float32'")
     assert found.set_index("device_a").ratio.to_dict() == {
         "A100": pytest.approx(2),
         "V100": pytest.approx(8),
     }
     assert found.runs_a.tolist() == [3, 3]
-    assert "Device, A | B" in comparisons.two_sweeps(found)
+    assert "Device, A | B" in comparisons.side_by_side(found)
     # A device that both have is compared with itself.
-    both = compare.points(*compare.load([a], [a])).query("policy == 'float32'")
+    both = two_sweeps.points(*two_sweeps.load([a], [a])).query("policy == 'float32'")
     assert both.device_a.tolist() == both.device_b.tolist() == ["A100", "V100"]
 
 
@@ -245,12 +245,12 @@ def sessions(root, name, scales, **card):
 def test_from_three_sessions_a_side_sessions_are_the_unit(tmp_path):
     # Days vary by 2 %: the runs of one say nothing of that, three of them do.
     a, b = sessions(tmp_path, "a", (1, 1.02, 0.98)), sessions(tmp_path, "b", (0.5, 0.49, 0.51))
-    found = compare.points(*compare.load(a, b)).set_index("policy").loc["float32"]
+    found = two_sweeps.points(*two_sweeps.load(a, b)).set_index("policy").loc["float32"]
     assert (found.sessions_a, found.sessions_b, found.runs_a) == (3, 3, 9)
     assert found.ratio == pytest.approx(2, rel=0.01)
     assert 1.8 < found.low < 1.95
     assert 2.05 < found.high < 2.2
-    two = compare.points(*compare.load(a[:2], b))
+    two = two_sweeps.points(*two_sweeps.load(a[:2], b))
     assert two.low.isna().all()
 
 
@@ -258,7 +258,7 @@ def test_few_comparisons_of_like_sessions_claim_a_difference(tmp_path):
     # Each session has a drift of its own, of 3 %; by runs, most of these would differ.
     random, by_runs, lying = np.random.default_rng(0), 0, 0
     (place,) = sessions(tmp_path, "a", (1,))
-    side, _ = compare.load([place], [place])
+    side, _ = two_sweeps.load([place], [place])
     for _ in range(150):
         tables = []
         for _ in "ab":
@@ -267,7 +267,7 @@ def test_few_comparisons_of_like_sessions_claim_a_difference(tmp_path):
                 for k, drift in enumerate(np.exp(random.normal(0, 0.03, 3)))
             ]
             tables.append(replace(side, results=pd.concat(frames, ignore_index=True)))
-        found = compare.points(*tables)
+        found = two_sweeps.points(*tables)
         lying += ((found.low > 1) | (found.high < 1)).any()
         steps = [np.log(t.ok[t.ok.policy == "float32"].step_s) for t in tables]
         by_runs += stats.ttest_ind(*steps).pvalue < 0.05
@@ -281,12 +281,12 @@ def test_sessions_of_a_side_that_differ_are_no_repeats(tmp_path):
         made = store.read_record(path)
         made["identity"] |= {"model_source": "edited"}
         store.write_record(path, made)
-    sides = compare.load(a, b)
-    found = compare.points(*sides)
+    sides = two_sweeps.load(a, b)
+    found = two_sweeps.points(*sides)
     assert set(found["flags"]) == {"not comparable"}
     assert found.low.isna().all()
-    assert "not valid: not comparable" in " ".join(comparisons.two_sweeps(found).iloc[0].map(str))
-    assert "model source" in set(compare.differences(*sides).what)
+    assert "not valid: not comparable" in " ".join(comparisons.side_by_side(found).iloc[0].map(str))
+    assert "model source" in set(two_sweeps.differences(*sides).what)
 
 
 def test_runs_that_are_not_valid_claim_nothing(tmp_path):
@@ -295,7 +295,7 @@ def test_runs_that_are_not_valid_claim_nothing(tmp_path):
         made = store.read_record(path)
         made["marks"] = ["measured while other programs used the processor"]
         store.write_record(path, made)
-    found = compare.points(*compare.load(a, b))
+    found = two_sweeps.points(*two_sweeps.load(a, b))
     assert set(found["flags"]) == {"interference"}
     assert found.low.isna().all()
 
@@ -306,14 +306,14 @@ def test_a_copy_of_a_session_is_no_other_session(tmp_path):
     for k, path in enumerate(sorted(tmp_path.glob("*/runs/*/record.json"))):
         made = store.read_record(path)
         store.write_record(path, made | {"readings": {"cpu_s": 5 + k / 1e9}})
-    assert compare.points(*compare.load(a, b)).low.notna().all()
+    assert two_sweeps.points(*two_sweeps.load(a, b)).low.notna().all()
     copied = tmp_path / "copied"
     shutil.copytree(a[0].root, copied)
     with pytest.raises(ParamsError, match=r"copied: holds the same measurement as .*a0 \(run "):
-        compare.load([*a, SweepDir(copied)], b)
+        two_sweeps.load([*a, SweepDir(copied)], b)
     # Both sides may share one, which is said: a sweep beside itself, three sessions beside copies.
     for sides in (([a[0]], [SweepDir(copied)]), ([*a], [SweepDir(copied), *b[1:]]), (a, a)):
-        found = compare.points(*compare.load(*sides))
+        found = two_sweeps.points(*two_sweeps.load(*sides))
         assert set(found["flags"]) == {"same measurement"}
         assert found.low.isna().all()
     done = mptexp("compare", "a0", "copied", cwd=tmp_path, COLUMNS="200")
@@ -328,7 +328,7 @@ def test_what_one_side_alone_was_is_part_of_what_differs(tmp_path):
         changes = {"variables": {"XLA_FLAGS": "--fast"}, "data_order": "other"}
         made["identity"] |= changes
         store.write_record(path, made)
-    found = compare.differences(*compare.load([a], [b])).set_index("what")
+    found = two_sweeps.differences(*two_sweeps.load([a], [b])).set_index("what")
     assert found.loc["XLA FLAGS"].tolist() == ["–", "--fast"]
     assert found.loc["data order", "b"] == "other"
 
@@ -371,7 +371,7 @@ def test_accuracies_of_runs_that_ended_early_are_not_shown_side_by_side(tmp_path
         made = store.read_record(path)
         made["timing"]["ended_by"] = "target_ci"
         store.write_record(path, made)
-    found = compare.points(*compare.load([a], [b]))
+    found = two_sweeps.points(*two_sweeps.load([a], [b]))
     assert found.val_accuracy_a.notna().all()
     assert found.val_accuracy_b.isna().all()
     assert found.ratio.notna().all()

@@ -6,7 +6,7 @@ import pytest
 from builders import diverged, record, replicated, tables, tables_of, trained_by
 from support import PROJECT
 
-from mptexp.analysis import scaling, sweep_tables
+from mptexp.analysis import rate_ratios, sweep_tables
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import caveats, comparisons
 from mptexp.report.pages import notes
@@ -15,7 +15,7 @@ from mptexp.spec.run import Run
 
 def test_weak_and_strong_scaling_are_told_apart():
     # Two replicas need 0.1 s for 64 pictures; one needs 0.08 s for 32 and 0.15 s for 64.
-    found = scaling.by_replicas(
+    found = rate_ratios.by_replicas(
         tables_of(replicated(1, 32, 0.08), replicated(1, 64, 0.15), replicated(2, 64, 0.1))
     )
     assert list(found.replicas) == [1, 1, 2]
@@ -30,14 +30,14 @@ def test_weak_and_strong_scaling_are_told_apart():
 
 
 def test_without_one_replica_at_that_batch_nothing_is_claimed():
-    found = scaling.by_replicas(tables_of(replicated(1, 48, 0.1), replicated(2, 64, 0.1)))
+    found = rate_ratios.by_replicas(tables_of(replicated(1, 48, 0.1), replicated(2, 64, 0.1)))
     assert found.speedup.isna().all()
     assert found.strong_speedup.isna().all()
 
 
 def test_fewer_than_three_blocks_claim_no_interval():
     results = tables_of(replicated(1, 32, 0.1, blocks=2), replicated(2, 64, 0.1, blocks=2))
-    two = scaling.by_replicas(results).iloc[1]
+    two = rate_ratios.by_replicas(results).iloc[1]
     assert two.speedup == pytest.approx(2)
     assert two.low != two.low
 
@@ -45,7 +45,7 @@ def test_fewer_than_three_blocks_claim_no_interval():
 def test_frameworks_are_compared_with_tensorflow():
     both = [list(replicated(1, 32, 0.1)), list(replicated(1, 32, 0.05, jit=True, backend="jax"))]
     torch = replicated(1, 32, 0.4, backend="torch")
-    found = scaling.by_backend(tables_of(*both, torch)).set_index("backend")
+    found = rate_ratios.by_backend(tables_of(*both, torch)).set_index("backend")
     assert list(found.index) == ["tensorflow", "jax", "torch"]
     assert found.speedup["jax"] == pytest.approx(2)
     assert found.speedup["torch"] == pytest.approx(0.25)
@@ -59,7 +59,7 @@ def test_keras_is_compared_with_the_plain_loop_of_its_backend_and_policy():
         trained_by("native", 0.2, "torch"),
         trained_by("keras", 0.1, "tensorflow"),  # which has no plain loop
     )
-    found = scaling.by_frontend(tables)
+    found = rate_ratios.by_frontend(tables)
     assert list(zip(found.backend, found.frontend, strict=True)) == [
         ("jax", "keras"), ("jax", "native"), ("torch", "keras"), ("torch", "native"),
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def test_keras_is_compared_with_the_plain_loop_of_its_backend_and_policy():
     assert said[0].startswith("With float32 on JAX, a training step of Keras's is 1.30× slower [")
     assert said[0].endswith("(n = 3) than one of the plain loop.")
     assert comparisons.sections(tables)[-1].sentences == said
-    assert scaling.by_frontend(tables_of(replicated(1, 32, 0.1))).empty
+    assert rate_ratios.by_frontend(tables_of(replicated(1, 32, 0.1))).empty
 
 
 def test_frameworks_are_said_to_be_used_through_what_they_are():
@@ -83,7 +83,7 @@ def test_frameworks_are_said_to_be_used_through_what_they_are():
 
 def test_keras_and_a_plain_loop_that_saw_other_data_form_no_ratio():
     plain = [m | {"identity": m["identity"] | {"data": "other"}} for m in trained_by("native", 0.1)]
-    assert scaling.by_frontend(tables_of(trained_by("keras", 0.13), plain)).speedup.isna().all()
+    assert rate_ratios.by_frontend(tables_of(trained_by("keras", 0.13), plain)).speedup.isna().all()
 
 
 def several(identities, device="GPU", **parameters):
@@ -99,10 +99,10 @@ def test_devices_with_other_versions_form_no_ratio():
     # Another device has another processor and driver, and may; another Keras it may not.
     own = {"device": "H100", "cpu": "Xeon", "driver": "600"}
     like = tables_of(several([{}] * 3), several([own] * 3, "H100"))
-    assert scaling.by_device(like).speedup.notna().sum() == 1
+    assert rate_ratios.by_device(like).speedup.notna().sum() == 1
     other = own | {"versions": {"keras": "3.16"}}
     unlike = tables_of(several([{}] * 3), several([other] * 3, "H100"))
-    found = scaling.by_device(unlike)
+    found = rate_ratios.by_device(unlike)
     assert found.speedup.isna().all()
     (sentence,) = caveats.not_compared(found)
     assert "versions keras" in sentence
@@ -112,16 +112,16 @@ def test_devices_with_other_versions_form_no_ratio():
 def test_frameworks_may_differ_in_their_versions_and_not_in_the_data():
     jax = {"versions": {"jax": "0.7"}, "initial_weights": "drawn otherwise"}
     sides = several([{}] * 3), several([jax] * 3, backend="jax")
-    assert scaling.by_backend(tables_of(*sides)).speedup.notna().sum() == 1
+    assert rate_ratios.by_backend(tables_of(*sides)).speedup.notna().sum() == 1
     sides = several([{}] * 3), several([jax | {"data": "other"}] * 3, backend="jax")
-    assert scaling.by_backend(tables_of(*sides)).speedup.isna().all()
+    assert rate_ratios.by_backend(tables_of(*sides)).speedup.isna().all()
 
 
 def test_runs_that_are_not_valid_claim_no_scaling():
     one, two = list(replicated(1, 32, 0.1)), list(replicated(2, 64, 0.1))
     for made in two:
         made["marks"] = ["measured while other programs used the processor"]
-    found = scaling.by_replicas(tables_of(one, two)).iloc[1]
+    found = rate_ratios.by_replicas(tables_of(one, two)).iloc[1]
     assert found["flags"] == "interference"
     # The lie: "all comparisons of instruction sets (7) together", of which one was not valid.
     assert math.isnan(found.low)
@@ -134,7 +134,7 @@ def test_runs_that_are_not_valid_claim_no_scaling():
 def test_a_policy_under_the_default_instructions_has_one_interval():
     # The lie: 1.55x faster [1.43, 1.67] on the first screen, [1.42, 1.68] in the table.
     made = sweep_tables.load(SweepDir(PROJECT / "reports/published/cpu-isa"))
-    found = scaling.by_isa(made).set_index(["cpu_isa", "policy"])
+    found = rate_ratios.by_isa(made).set_index(["cpu_isa", "policy"])
     (claim,) = made.claims[made.claims.setting.str.endswith("default")].itertuples()
     row = found.loc["default", "mixed_bfloat16"]
     assert row.claimed
@@ -155,7 +155,7 @@ def test_few_sweeps_of_noise_claim_a_difference_between_frameworks():
     for _ in range(30):
         drawn = {record["run_id"]: math.exp(random.normal(0, 0.02)) for record in quiet.records}
         noisy = runs.assign(images_per_s=runs.images_per_s * runs.run_id.map(drawn))
-        found = scaling.by_backend(replace(quiet, results=noisy))
+        found = rate_ratios.by_backend(replace(quiet, results=noisy))
         lying += ((found.low > 1) | (found.high < 1)).any()
     assert lying <= 3
 
@@ -173,9 +173,9 @@ def beside(change, **other):
 
 
 AXES = (
-    ({"backend": "jax"}, {}, scaling.by_backend),
-    ({"backend": "jax"}, {"backend": "jax", "frontend": "native"}, scaling.by_frontend),
-    ({"cpu_isa": "sse41"}, {}, scaling.by_isa),
+    ({"backend": "jax"}, {}, rate_ratios.by_backend),
+    ({"backend": "jax"}, {"backend": "jax", "frontend": "native"}, rate_ratios.by_frontend),
+    ({"cpu_isa": "sse41"}, {}, rate_ratios.by_isa),
 )
 
 
@@ -206,14 +206,14 @@ def test_replicas_that_another_call_measured_claim_no_scaling():
         return [made | {"invocation": name} for made in runs]
 
     one, two = list(replicated(1, 32, 0.1)), list(replicated(2, 64, 0.1))
-    together = scaling.by_replicas(tables_of(called(one, "a"), called(two, "a"))).iloc[1]
+    together = rate_ratios.by_replicas(tables_of(called(one, "a"), called(two, "a"))).iloc[1]
     assert (together["flags"], together.blocks) == ("", 3)
     assert together.low > 1.9
-    found = scaling.by_replicas(tables_of(called(one, "a"), called(two, "b"))).iloc[1]
+    found = rate_ratios.by_replicas(tables_of(called(one, "a"), called(two, "b"))).iloc[1]
     assert (found["flags"], found.speedup) == ("measured apart", pytest.approx(2))
     # Of blocks of which one call measured both, the others say nothing.
     part = called(two[:2], "b") + called(two[2:], "a")
-    mixed = scaling.by_replicas(tables_of(called(one, "a"), part)).iloc[1]
+    mixed = rate_ratios.by_replicas(tables_of(called(one, "a"), part)).iloc[1]
     assert (mixed["flags"], mixed.blocks) == ("", 1)
 
 
@@ -222,7 +222,7 @@ def test_what_diverged_is_neither_equal_nor_lower():
     def found(keras=(), native=()):
         sides = ((trained_by("keras", 0.2), keras), (trained_by("native", 0.1), native))
         runs = [diverged(m) if k in lost else m for own, lost in sides for k, m in enumerate(own)]
-        (row,) = scaling.learned(tables(runs), "frontend").to_dict("records")
+        (row,) = rate_ratios.learned(tables(runs), "frontend").to_dict("records")
         return row
 
     assert found()["verdict"] == "equal"
@@ -238,7 +238,7 @@ def test_replicas_learn_beside_one_with_the_batch_of_each_and_one_with_that_of_a
     for made in two:
         made["history"] = [{"epoch": 1, "val_accuracy": 0.5}]
     sides = replicated(1, 32, 0.1), replicated(1, 64, 0.15), two
-    found = scaling.learned(tables_of(*sides), "replicas")
+    found = rate_ratios.learned(tables_of(*sides), "replicas")
     assert list(found.sizes) == [(64, 32), (64, 64)]
     assert list(found.candidate) == [2, 2]
     assert list(found.faster) == [True, True]
@@ -247,7 +247,7 @@ def test_replicas_learn_beside_one_with_the_batch_of_each_and_one_with_that_of_a
 def test_how_runs_ended_is_told_of_each_side():
     four = [diverged(made) for made in replicated(4, 128, 0.1)]
     two = [made | {"status": "oom", "timing": {}} for made in replicated(2, 64, 0.1)]
-    found = scaling.endings(tables_of(replicated(1, 32, 0.1), two, four), "replicas")
+    found = rate_ratios.endings(tables_of(replicated(1, 32, 0.1), two, four), "replicas")
     assert list(found.replicas) == [1, 2, 4]
     assert list(found.runs) == [3, 3, 3]
     assert list(found.lost) == [{}, {"oom": 3}, {"diverged": 3}]

@@ -9,7 +9,7 @@ from support import PROJECT
 
 from mptexp.spec.policies import share_mark
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic
+from mptexp.training import effective_arithmetic
 
 BACKENDS = ("tensorflow", "jax")
 
@@ -270,9 +270,9 @@ def test_float8_on_a_network_of_convolutions_is_unsupported(ask, backend):
 def test_adam_in_pure_float16_is_marked():
     def marks(**parameters):
         settings = {"arithmetic": {"float16": 1}, "weights": {"float16": 1}, "loss_scale": "none"}
-        return arithmetic.flags(Run(policy="float16", **parameters), settings)
+        return effective_arithmetic.flags(Run(policy="float16", **parameters), settings)
 
-    assert marks(optimizer="adam") == [arithmetic.FLOAT16_ADAM]
+    assert marks(optimizer="adam") == [effective_arithmetic.FLOAT16_ADAM]
     assert marks(optimizer="sgd") == marks(optimizer="adam", phase="inference") == []
 
 
@@ -281,7 +281,10 @@ def test_float16_within_float32_has_no_loss_scale_and_says_so(ask, backend):
     said = ask("half", backend=backend, policy="float32")["half"]
     assert said["loss_scale"] == "none"
     share = said["arithmetic"]["float32"]
-    assert said["marks"] == [share_mark(share, "arithmetic", "float32"), arithmetic.UNSCALED]
+    assert said["marks"] == [
+        share_mark(share, "arithmetic", "float32"),
+        effective_arithmetic.UNSCALED,
+    ]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -319,7 +322,7 @@ def test_weights_are_read_back_too(ask, backend):
     assert share < 0.1
     assert said["small_weights"]["marks"] == [share_mark(share, "weights", "bfloat16")]
     assert said["no_products"]["effective_share"] is None
-    assert said["no_products"]["marks"] == [arithmetic.NO_PRODUCTS]
+    assert said["no_products"]["marks"] == [effective_arithmetic.NO_PRODUCTS]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -343,20 +346,26 @@ def test_a_graph_that_is_rewritten_is_seen_by_the_probe(ask):
 
 def test_a_reading_below_the_promise_names_the_variables(monkeypatch):
     monkeypatch.setattr(
-        arithmetic.environment, "GIVEN", {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "OTHER": "1"}
+        effective_arithmetic.environment,
+        "GIVEN",
+        {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "OTHER": "1"},
     )
-    with pytest.raises(arithmetic.Unsupported, match=r"sets ONEDNN_DEFAULT_FPMATH_MODE=BF16$"):
-        arithmetic._refuse_lossy("float32", {"product": "float32", "convolution": "bfloat16"})
-    arithmetic._refuse_lossy("tensorfloat32", {"product": "tensorfloat32"})
-    arithmetic._refuse_lossy("bfloat16", {"product": "9 bits"})
+    with pytest.raises(
+        effective_arithmetic.Unsupported, match=r"sets ONEDNN_DEFAULT_FPMATH_MODE=BF16$"
+    ):
+        effective_arithmetic._refuse_lossy(
+            "float32", {"product": "float32", "convolution": "bfloat16"}
+        )
+    effective_arithmetic._refuse_lossy("tensorfloat32", {"product": "tensorfloat32"})
+    effective_arithmetic._refuse_lossy("bfloat16", {"product": "9 bits"})
 
 
 def test_a_share_just_below_the_limit_is_not_rounded_up():
     run = Run(policy="mixed_bfloat16")
     settings = {"arithmetic": {"bfloat16": 0.9499}, "weights": {"float32": 1.0}, "loss_scale": 1.0}
-    assert arithmetic.flags(run, settings) == ["94 % of the arithmetic in bfloat16"]
+    assert effective_arithmetic.flags(run, settings) == ["94 % of the arithmetic in bfloat16"]
     settings["arithmetic"] = {"bfloat16": 0.95, "float32": 0.05}
-    assert arithmetic.flags(run, settings) == []
+    assert effective_arithmetic.flags(run, settings) == []
 
 
 @pytest.mark.parametrize(("gradient", "moves"), [(0.0054, 1.5), (0.0056, 0.001)])
@@ -384,9 +393,9 @@ COMPILED = """\
 
 
 def test_a_program_of_xla_says_what_its_products_multiply_in():
-    counted = arithmetic.program_products(COMPILED)
+    counted = effective_arithmetic.program_products(COMPILED)
     assert counted == {"float32": 1, "bfloat16": 1, "another type": 1}
-    assert not arithmetic.program_products("")
+    assert not effective_arithmetic.program_products("")
 
 
 # Of a product in float8 by cuBLAS, two in fusions by Triton, whose operands XLA writes with their
@@ -405,8 +414,8 @@ custom_call_target="__cublas$lt$matmul$f8", backend_config={"gemm_backend_config
 
 
 def test_only_products_in_float8_are_native():
-    assert arithmetic.native_products(NATIVE) == 3
-    assert arithmetic.native_products("") == 0
+    assert effective_arithmetic.native_products(NATIVE) == 3
+    assert effective_arithmetic.native_products("") == 0
 
 
 @pytest.mark.parametrize(
@@ -426,6 +435,6 @@ def test_where_products_of_three_layers_are_native_in_part_their_share_says_it(
     # The lie: a single product that XLA folded made all of them native.
     run = Run(policy="float8", model="mlp", phase=phase)
     made = {"native_products": native, "quantized_layers": ["a", "b", "c"]}
-    found = arithmetic._multiplied(run, {"float8_e4m3fn": 0.8, "bfloat16": 0.2}, made)
+    found = effective_arithmetic._multiplied(run, {"float8_e4m3fn": 0.8, "bfloat16": 0.2}, made)
     assert found == pytest.approx({"float8_e4m3fn": share, "bfloat16": 1 - share})
-    assert arithmetic._multiplied(Run(), {"float32": 1.0}, {}) == {"float32": 1.0}
+    assert effective_arithmetic._multiplied(Run(), {"float32": 1.0}, {}) == {"float32": 1.0}

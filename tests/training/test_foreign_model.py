@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from mptexp.training import timed_model
+from mptexp.training import foreign_model
 
 
 def backbone(policy, units=16, seed=None):
@@ -39,39 +39,41 @@ def test_layers_in_layers_hold_weights_and_have_policies():
     # The lie: "float32", of two small layers beside a backbone in bfloat16, which was not looked
     # into.
     model = backbone("mixed_bfloat16")
-    assert sum(timed_model.holders(model).values()) == model.count_params()
-    assert timed_model.policies(model).most_common()[0][0] == "mixed_bfloat16"
+    assert sum(foreign_model.holders(model).values()) == model.count_params()
+    assert foreign_model.policies(model).most_common()[0][0] == "mixed_bfloat16"
 
 
 def test_weights_of_a_layer_made_of_layers_count_once():
     entry = keras.Input((5, 8))
     model = keras.Model(entry, layers.MultiHeadAttention(2, 4)(entry, entry))
-    assert sum(timed_model.holders(model).values()) == model.count_params()
+    assert sum(foreign_model.holders(model).values()) == model.count_params()
 
 
 def test_a_mixture_is_named_by_its_arithmetic_or_where_that_is_unknown_by_its_parameters():
-    what, shares = timed_model.shares(backbone("mixed_bfloat16", units=8))
+    what, shares = foreign_model.shares(backbone("mixed_bfloat16", units=8))
     assert what == "arithmetic"
     assert shares["bfloat16"] + shares["float32"] == pytest.approx(1)
     assert 0.5 < shares["bfloat16"] < 1
     own = built(Own())
-    assert timed_model.shares(own) == ("parameters", {"bfloat16": 0.5, "float32": 0.5})
-    assert timed_model.policies(own) == {"mixed_bfloat16": 584, "float32": 584}
+    assert foreign_model.shares(own) == ("parameters", {"bfloat16": 0.5, "float32": 0.5})
+    assert foreign_model.policies(own) == {"mixed_bfloat16": 584, "float32": 584}
 
 
 def test_a_fingerprint_is_of_the_network_and_not_of_its_types():
-    one = timed_model.fingerprint(backbone("float32"))
-    assert one == timed_model.fingerprint(backbone("mixed_bfloat16", seed=7))
-    assert one != timed_model.fingerprint(backbone("float32", units=17))
-    own = timed_model.fingerprint(built(Own()))
-    assert own == timed_model.fingerprint(built(Own("float32")))
-    assert own != timed_model.fingerprint(built(Own(window=1)))
-    assert own != timed_model.fingerprint(built(Own(), size=16))  # the same weights, another input
+    one = foreign_model.fingerprint(backbone("float32"))
+    assert one == foreign_model.fingerprint(backbone("mixed_bfloat16", seed=7))
+    assert one != foreign_model.fingerprint(backbone("float32", units=17))
+    own = foreign_model.fingerprint(built(Own()))
+    assert own == foreign_model.fingerprint(built(Own("float32")))
+    assert own != foreign_model.fingerprint(built(Own(window=1)))
+    assert own != foreign_model.fingerprint(
+        built(Own(), size=16)
+    )  # the same weights, another input
 
 
 def test_the_examples_of_an_epoch_are_counted():
     model = backbone("float32")
-    assert timed_model.examples(model) is None
+    assert foreign_model.examples(model) is None
     model.compile("sgd", "mse")
     model.fit(np.zeros((50, 8)), np.zeros((50, 2)), batch_size=16, verbose=0)
-    assert timed_model.examples(model) == 50
+    assert foreign_model.examples(model) == 50

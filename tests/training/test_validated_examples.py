@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from forked import python
 
-from mptexp.analysis import image_pairs
+from mptexp.analysis import validation_variance
 from mptexp.records import consistency, schema
 
 PROGRAM = """
@@ -34,15 +34,17 @@ def plain(tmp_path_factory):
 
 def pair_by_pair(left, right):
     """The spread of two records whose images are taken to be the same."""
-    one, other = (np.array([image_pairs.correct(record)], float) for record in (left, right))
-    return image_pairs.of_pairs(one - other, 0.01)
+    one, other = (
+        np.array([validation_variance.correct(record)], float) for record in (left, right)
+    )
+    return validation_variance.of_pairs(one - other, 0.01)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_the_images_of_the_record_are_those_of_its_accuracy(tmp_path, plain, backend):
     pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
     made = train(tmp_path, backend=backend, policy="mixed_bfloat16", seed=1)
-    right = image_pairs.correct(made)
+    right = validation_variance.correct(made)
     assert len(right) == made["in_force"]["validation_images"] == 360
     accuracy = made["history"][-1]["val_accuracy"]
     assert 0.5 < accuracy < 1
@@ -50,7 +52,7 @@ def test_the_images_of_the_record_are_those_of_its_accuracy(tmp_path, plain, bac
     assert schema.fault(made) == ""
     # Another seed, policy and framework: the same images in the same order.
     assert made["validated"]["digest"] == plain["validated"]["digest"]
-    assert image_pairs.spread({0: made}, {0: plain}, 0.01) == pair_by_pair(made, plain)
+    assert validation_variance.spread({0: made}, {0: plain}, 0.01) == pair_by_pair(made, plain)
 
 
 def test_where_nothing_is_validated_there_is_no_list(tmp_path):
@@ -60,7 +62,7 @@ def test_where_nothing_is_validated_there_is_no_list(tmp_path):
 def test_images_at_another_size_are_others(tmp_path, plain):
     larger = train(tmp_path, image_size=16, epochs=1)
     assert larger["validated"]["digest"] != plain["validated"]["digest"]
-    assert image_pairs.spread({0: larger}, {0: plain}, 0.01) != pair_by_pair(larger, plain)
+    assert validation_variance.spread({0: larger}, {0: plain}, 0.01) != pair_by_pair(larger, plain)
 
 
 GPT = {"dataset": "hamlet", "model": "gpt", "width": 1 / 24, "depth": 1, "sequence_length": 64}

@@ -78,7 +78,7 @@ class Results(pd.DataFrame):
 
 
 class ComparedSweeps(pd.DataFrame):
-    """The points that two sweeps measured well, a row each, see `analysis.compare.points`.
+    """The points that two sweeps measured well, a row each, see `analysis.two_sweeps.points`.
 
     A cell shows what `mptexp compare` prints: ratios with their intervals, or why they have none,
     and what else is to be known of them. What is taken of it is a DataFrame.
@@ -134,7 +134,7 @@ class ComparedSweeps(pd.DataFrame):
     def _parts(self) -> list[str | pd.DataFrame]:
         """The sentences and tables of text that the command prints, in its order."""
         made = self.made
-        parts = [self.sides, comparisons.two_sweeps(made.points), *made.advice]
+        parts = [self.sides, comparisons.side_by_side(made.points), *made.advice]
         if not made.not_compared.empty:
             rows = comparisons.not_compared(made.not_compared, made.points)
             parts += ["Not compared", rows]

@@ -3,7 +3,7 @@
 import pytest
 from builders import KINETO, device, gpu_steps, host, kineto_step, without
 
-from mptexp.traces import host_steps, kineto
+from mptexp.traces import kineto, steps_from_host
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
 ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<f>>"
@@ -167,7 +167,7 @@ def test_layers_that_repeat_more_often_than_the_optimizer_steps_are_no_steps():
              "ts": begin + 850, "dur": 100},
         ]  # fmt: skip
     trace = read(events)
-    assert (trace.steps, trace.notes[1:]) == (4, (host_steps.ONE_OPTIMIZER,))
+    assert (trace.steps, trace.notes[1:]) == (4, (steps_from_host.ONE_OPTIMIZER,))
     assert trace.median_s == pytest.approx(1000e-6)
 
 
@@ -271,7 +271,7 @@ def test_ranges_of_reading_and_of_the_step_are_one_step():
         for n in range(3)
         for name, start, end in (("batch", 0, 40), ("step", 40, 100))
     ]
-    assert host_steps._of_one_name(ranges) == [(0, 40), (100, 140), (200, 240)]
+    assert steps_from_host._of_one_name(ranges) == [(0, 40), (100, 140), (200, 240)]
 
 
 def test_what_a_thread_awaits_that_does_not_train_keeps_no_step_waiting():
@@ -399,4 +399,4 @@ def test_two_optimizers_of_one_class_are_told_by_backward_passes_that_alternate(
     # Where nothing alternates, nothing tells.
     alike = [e | {"name": e["name"].replace("evaluate_function", "other")} for e in gan(6)]
     trace = read([e for e in alike if not e["name"].startswith("autograd")])
-    assert (trace.steps, trace.notes) == (12, (host_steps.ONE_OPTIMIZER,))
+    assert (trace.steps, trace.notes) == (12, (steps_from_host.ONE_OPTIMIZER,))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from builders import classified, record
 
-from mptexp.analysis import accuracy, image_pairs, simultaneous_intervals
+from mptexp.analysis import accuracy, simultaneous_intervals, validation_variance
 
 MARGIN = 0.01
 
@@ -13,13 +13,13 @@ def side(correct, **more):
 
 def test_a_list_of_images_is_read_back_as_it_was_written():
     bits = np.random.default_rng(0).random(37) > 0.5
-    assert (image_pairs.correct(classified(record(), bits)) == bits).all()
-    assert image_pairs.correct(record()) is None
+    assert (validation_variance.correct(classified(record(), bits)) == bits).all()
+    assert validation_variance.correct(record()) is None
 
 
 def test_images_without_a_difference_leave_one_possible():
     same = np.ones((3, 20), bool)
-    alike = image_pairs.spread(side(same), side(same), MARGIN)
+    alike = validation_variance.spread(side(same), side(same), MARGIN)
     assert alike.images == 20
     assert np.sqrt(alike.variance) == pytest.approx(np.sqrt(2 / 21 / 22))
 
@@ -28,8 +28,8 @@ def test_pairs_of_images_say_more_than_two_accuracies():
     left = np.random.default_rng(1).random((3, 500)) > 0.1
     right = left.copy()
     right[:, :5] = ~right[:, :5]
-    paired = image_pairs.spread(side(left), side(right), MARGIN)
-    apart = image_pairs.spread(side(left), side(right, digest="0123456789ab"), MARGIN)
+    paired = validation_variance.spread(side(left), side(right), MARGIN)
+    apart = validation_variance.spread(side(left), side(right, digest="0123456789ab"), MARGIN)
     assert paired.variance < apart.variance / 4
     # An unpaired interval is that of two proportions.
     assert apart.variance == pytest.approx(2 * 0.1 * 0.9 / 500, rel=0.2)
@@ -39,38 +39,40 @@ def test_a_difference_in_every_block_is_one_of_these_images_alone():
     # The same ten images in every block: three blocks say no more of other images than one.
     once = np.zeros((1, 500))
     once[0, :10] = 1
-    alone, thrice = (image_pairs.of_pairs(np.repeat(once, n, axis=0), MARGIN) for n in (1, 3))
+    alone, thrice = (
+        validation_variance.of_pairs(np.repeat(once, n, axis=0), MARGIN) for n in (1, 3)
+    )
     assert thrice.variance == alone.variance
     # Other images in each block: chance, which three blocks average.
     each = np.zeros((3, 500))
     for block in range(3):
         each[block, 10 * block : 10 * block + 10] = 1
-    assert image_pairs.of_pairs(each, MARGIN).variance < 0.6 * alone.variance
+    assert validation_variance.of_pairs(each, MARGIN).variance < 0.6 * alone.variance
 
 
 def test_a_list_that_is_not_of_its_accuracy_pairs_nothing():
     made = classified(record(), np.arange(500) >= 50)
     made["history"][-1]["val_accuracy"] = 0.904
-    assert image_pairs.correct(made) is not None
+    assert validation_variance.correct(made) is not None
     made["history"][-1]["val_accuracy"] = 0.95
-    assert image_pairs.correct(made) is None
-    apart = image_pairs.spread({0: made}, {0: made}, MARGIN)
+    assert validation_variance.correct(made) is None
+    apart = validation_variance.spread({0: made}, {0: made}, MARGIN)
     assert apart.variance == pytest.approx(2 * 0.05 * 0.95 / 500, rel=0.2)
 
 
 def test_nothing_known_of_the_images_is_said_to_be_nothing():
     one = record()
     del one["in_force"]["validation_images"]
-    assert image_pairs.spread({0: one}, {0: one}, MARGIN).images == 0
+    assert validation_variance.spread({0: one}, {0: one}, MARGIN).images == 0
 
 
 def judged(differences, margin=MARGIN):
     """The verdict on one comparison with these differences, of shape (blocks, images)."""
-    spread = image_pairs.of_pairs(differences, margin)
+    spread = validation_variance.of_pairs(differences, margin)
     blocks = differences.mean(1)
     more = [(spread.variance, spread.freedom)]
     (half,) = simultaneous_intervals.half_widths([blocks], more=more)
-    too_few = spread.images * margin < image_pairs.NONE_AMONG
+    too_few = spread.images * margin < validation_variance.NONE_AMONG
     return "" if too_few else accuracy.verdict(blocks.mean() - half, blocks.mean() + half, margin)
 
 
@@ -96,13 +98,13 @@ def test_no_interval_is_narrower_than_at_the_margin():
     five = np.zeros((3, 1000))
     five[:, :5] = 1
     assert judged(five) == "undecided"
-    assert image_pairs.of_pairs(five, MARGIN).variance >= MARGIN * (1 - MARGIN) / 1000
+    assert validation_variance.of_pairs(five, MARGIN).variance >= MARGIN * (1 - MARGIN) / 1000
     # Where each block has other images that differ, the mean of three varies a third as much.
     each = np.zeros((3, 1000))
     for block in range(3):
         each[block, 100 * block : 100 * block + 5] = 1
-    alone = image_pairs.of_pairs(five, MARGIN)
-    assert image_pairs.of_pairs(each, MARGIN).variance < 0.6 * alone.variance
+    alone = validation_variance.of_pairs(five, MARGIN)
+    assert validation_variance.of_pairs(each, MARGIN).variance < 0.6 * alone.variance
 
 
 def test_policies_that_do_not_differ_are_called_equal_where_there_are_images_enough():
@@ -118,7 +120,7 @@ def test_few_sweeps_of_noise_claim_a_difference_of_accuracy():
             (random.random((3, 1000)) < 0.02) * 1.0 - (random.random((3, 1000)) < 0.02)
             for _ in range(8)
         ]
-        spreads = [image_pairs.of_pairs(point, MARGIN) for point in points]
+        spreads = [validation_variance.of_pairs(point, MARGIN) for point in points]
         more = [(s.variance, s.freedom) for s in spreads]
         blocks = [point.mean(1) for point in points]
         halves = simultaneous_intervals.half_widths(blocks, more=more)

@@ -5,7 +5,7 @@ import json
 import pytest
 from support import PROJECT
 
-from mptexp.records import settings, store, timed_windows
+from mptexp.records import settings_agree, store, timed_windows
 from mptexp.records.schema import FOREIGN
 from mptexp.records.store import RecordError
 from mptexp.spec.run import run_id
@@ -21,7 +21,9 @@ def made(policy="mixed_bfloat16"):
 def test_what_runs_wrote_agrees_with_itself():
     paths = sorted((PROJECT / "reports/published").glob("**/record.json"))
     assert len(paths) > 300
-    assert [fault for p in paths if (fault := settings.fault(json.loads(p.read_text())))] == []
+    assert [
+        fault for p in paths if (fault := settings_agree.fault(json.loads(p.read_text())))
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_a_setting_that_another_contradicts_is_a_damaged_record(tmp_path, where,
 
 def test_a_run_that_was_timed_was_not_out_of_memory():
     # The lie that was told: the slow policy is "oom".
-    assert settings.fault(made() | {"status": "oom"}).startswith("status is oom, but ")
+    assert settings_agree.fault(made() | {"status": "oom"}).startswith("status is oom, but ")
 
 
 def test_a_gpus_instructions_follow_from_its_capability():
@@ -61,16 +63,16 @@ def test_a_gpus_instructions_follow_from_its_capability():
     record["parameters"]["gpu_model"] = record["identity"]["device"] = "NVIDIA H100"
     record["environment"] |= {"kind": "gpu", "capability": [9, 0], "device": "NVIDIA H100"}
     said = "in_force.default_policy is float32, but tensorfloat32"
-    assert settings.fault(record).startswith(said)
+    assert settings_agree.fault(record).startswith(said)
     record["environment"]["capability"] = [7, 0]
-    assert settings.fault(record) == ""
+    assert settings_agree.fault(record) == ""
 
 
 def test_a_users_own_model_may_have_layers_in_other_types():
     record = made()
     record["parameters"]["model"] = "mine:build"
     record["in_force"]["compute_dtype"] = "bfloat16, float32"
-    assert settings.fault(record) == ""
+    assert settings_agree.fault(record) == ""
 
 
 def test_whether_float8_is_native_is_for_the_compiled_program_to_say():
@@ -78,15 +80,15 @@ def test_whether_float8_is_native_is_for_the_compiled_program_to_say():
     record["parameters"]["policy"] = "float8"
     record["in_force"]["arithmetic"] = {"float8_e4m3fn": 0.9, "bfloat16": 0.1}
     record["in_force"] |= {"effective_share": 0.9, "emulated": False}
-    assert settings.fault(record).startswith("in_force.emulated is False, but True follows")
+    assert settings_agree.fault(record).startswith("in_force.emulated is False, but True follows")
     record["in_force"]["emulated"] = True
-    assert settings.fault(record) == ""
+    assert settings_agree.fault(record) == ""
     record["parameters"]["gpu_model"] = record["identity"]["device"] = "NVIDIA H100"
     record["environment"] |= {"kind": "gpu", "capability": [9, 0], "device": "NVIDIA H100"}
     record["in_force"]["default_policy"] = "tensorfloat32"
     for emulated in (True, False):
         record["in_force"]["emulated"] = emulated
-        assert settings.fault(record) == ""
+        assert settings_agree.fault(record) == ""
 
 
 @pytest.mark.parametrize("lie", ["policies", "windows"])

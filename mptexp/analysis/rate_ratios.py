@@ -13,10 +13,10 @@ import pandas as pd
 from mptexp.analysis import (
     accuracy,
     contrast,
-    image_pairs,
     points,
     simultaneous_intervals,
     speedups,
+    validation_variance,
     validity,
 )
 from mptexp.analysis.contrast import Contrast
@@ -202,7 +202,9 @@ def _learned(
         "jit": bool(base.jit.isin([True]).any()),  # it is `auto` of what was never compiled
         "margin": margin,
         "over": over,
-        "spread": image_pairs.spread(*records, margin) if over.n else image_pairs.Spread(),
+        "spread": validation_variance.spread(*records, margin)
+        if over.n
+        else validation_variance.Spread(),
         "both": [validity.together([*own["flags"], *apart]) for _, own in sides[::-1]],
         "base_lost": lost[1],
         "diverged": lost[0],

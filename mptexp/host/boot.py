@@ -1,4 +1,4 @@
-"""The machine that measures: a name, which leads to no machine, and a clock that nobody sets."""
+"""The machine since it started: a name, which leads to no machine, and a clock that nobody sets."""
 
 import hashlib
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 DRAWN = Path("/proc/sys/kernel/random/boot_id")
 
 
-def boot() -> str:
+def name() -> str:
     """Names the machine from its start to its end, and nothing else; empty where it has no name.
 
     The system draws it at random when it starts, and the digest of it leads to no machine.
@@ -19,7 +19,7 @@ def boot() -> str:
     return hashlib.sha256(f"mptexp {drawn}".encode()).hexdigest()[:12] if drawn else ""
 
 
-def since_boot_s() -> float:
+def since_s() -> float:
     """Seconds since the machine's start, by a clock that all its processes share.
 
     It goes on while the machine sleeps, where the system has such a clock.
