@@ -105,7 +105,7 @@ def test_modules_import_only_from_rooms_below():
         ("spec.run", "from mptexp.records import store"),
         ("training.data.datasets", "from mptexp.analysis.sweep_tables import load"),
         ("analysis.summary", "def f():\n    from mptexp.training.measured_run import fit"),
-        ("analysis.compare", "from mptexp.report import wording"),
+        ("analysis.two_sweeps", "from mptexp.report import wording"),
         ("execution.sweep", "import tensorflow as tf"),
         ("report.page", "from keras import layers"),
         ("report.page", 'tf = imports.Lazy("tensorflow")'),

@@ -156,7 +156,7 @@ answers = []
 run = Run(**{"image_size": 16, "batch_size": 4, **json.loads(sys.argv[1])})
 where = precision.use(run)
 import keras
-from mptexp.training import arithmetic, costs, effective_settings, models
+from mptexp.training import effective_arithmetic, costs, effective_settings, models
 
 def state(model):
     weights = [np.asarray(v).tolist() for v in model.variables]
@@ -169,15 +169,16 @@ for name in sys.argv[2].split():
         precision.compile_model(model, asked)
         before = state(model)
         settings = effective_settings.effective(model, asked, where)
-        settings |= arithmetic.of_step(asked, model, arithmetic.products(asked, model))
+        settings |= effective_arithmetic.of_step(
+            asked, model, effective_arithmetic.products(asked, model))
         settings["changed"] = state(model) != before
-        marks = arithmetic.flags(asked, settings)
-        assert (arithmetic.TRUNCATED in marks) is bool(settings.get("truncated"))
+        marks = effective_arithmetic.flags(asked, settings)
+        assert (effective_arithmetic.TRUNCATED in marks) is bool(settings.get("truncated"))
         lacking = [m for m in marks if m.startswith("oneDNN has no")]
         assert bool(lacking) is bool(settings.get("reference"))
-        of_this_cpu = {arithmetic.TRUNCATED, *lacking}
+        of_this_cpu = {effective_arithmetic.TRUNCATED, *lacking}
         settings["marks"] = [m for m in marks if m not in of_this_cpu]
-        batch = arithmetic._batch(asked, model)
+        batch = effective_arithmetic._batch(asked, model)
         products = precision.backend(asked.backend).products(model, batch, asked.phase == "train")
         settings["flops"] = sum(flops for _, flops in products)
         known = costs.per_step(model, 4, asked.phase == "train")

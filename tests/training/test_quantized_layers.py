@@ -21,7 +21,7 @@ run = Run(policy="float8", model="mlp", **asked)
 precision.use(run)
 import keras
 from keras import layers, ops
-from mptexp.training import arithmetic, quantized_layers
+from mptexp.training import effective_arithmetic, quantized_layers
 from mptexp.training.numerics import probe
 
 dense = layers.Dense(kernel.shape[1], use_bias=False)
@@ -35,7 +35,7 @@ said = {"left": [layer.name for layer in quantized_layers.layers_of(kept)]}
 model.compile(keras.optimizers.SGD(1.0), lambda y, given: ops.cast(given, "float32") * y,
               jit_compile={"on": True, "off": False}.get(run.jit, "auto"))
 program = precision.backend(run.backend).compiled_program(model, (x, upstream), True)
-said["program"] = ["ENTRY" in program, arithmetic.native_products(program)]
+said["program"] = ["ENTRY" in program, effective_arithmetic.native_products(program)]
 given, kernels = [], []
 for _ in range(int(sys.argv[3])):
     given.append(np.asarray(model.predict_on_batch(x), "float32").tolist())

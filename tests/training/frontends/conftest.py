@@ -70,7 +70,7 @@ shared, each = map(json.loads, sys.argv[1:3])
 run = Run(**{"image_size": 18, "batch_size": 128, "frontend": "native", "width": 0.25, **shared})
 precision.use(run)
 import keras
-from mptexp.training import arithmetic, frontends, models, task_models
+from mptexp.training import effective_arithmetic, frontends, models, task_models
 from mptexp.training import measured_run as whole
 from mptexp.training.data import batches, datasets
 from mptexp.training.measure.step_clock import StepClock
@@ -101,7 +101,8 @@ def predicted(run, model, images):
         given[frontend] = alone, loop.predict(clock), sum(flops for _, flops in loop.products())
         said[frontend] = {"windows": len(clock.windows), "ended_by": clock.ended_by}
     native, keras_own = given["native"], given["keras"]
-    said |= {"settings": loop.settings(), "arithmetic": arithmetic.shares(loop.products())}
+    shares = effective_arithmetic.shares(loop.products())
+    said |= {"settings": loop.settings(), "arithmetic": shares}
     said["shapes"] = [[list(given.shape) for given in side[:2]] for side in (native, keras_own)]
     said["alone"], said["in_a_row"] = (far([native[k]], [keras_own[k]]) for k in (0, 1))
     said["last"] = far([native[0]], [native[1]])
@@ -120,8 +121,8 @@ def answered(run):
     precision.compile_model(model, run, steps)
     loop = frontends.trainer(run, model, images)
     native, order = loop.native, batches.order(images, run)
-    said = {"settings": loop.settings(), "arithmetic": arithmetic.shares(loop.products())}
-    both = loop.products(), arithmetic.products(run, model)
+    said = {"settings": loop.settings(), "arithmetic": effective_arithmetic.shares(loop.products())}
+    both = loop.products(), effective_arithmetic.products(run, model)
     ours, theirs = (sum(flops for _, flops in found) for found in both)
     said["flops"] = ours / theirs
     x, y = images.train_x[order[0]], images.train_y[order[0]].astype("int32")
