@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from mptexp.analysis import exponent_range, range_advice, validity
+from mptexp.analysis import exponent_range, range_advice, short_trainings
 from mptexp.analysis.exponent_range import GRADIENTS, DynamicRange
 from mptexp.spec import params
 from mptexp.spec.grid import Sweep
@@ -15,11 +14,6 @@ from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 
 BLOCKS = 2  # trainings of every choice of layers, each with a seed of its own
-# A training keeps up with float32's of the same seed where its loss lies at most so far above, as a
-# share of it or in nats: two trainings that differ in rounding alone differ by a few percent.
-SHARE, NATS = 0.05, 0.02
-# Policies that compute in fewer bits: in the others no layer can stay in float32.
-NARROW = tuple(name for name, row in POLICY_ROWS.items() if row.compute_dtype != "float32")
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,7 @@ def sweep(
     changed = {"policy": policy, "float32_layers": ",".join(layers), "exponents_every": 0}
     if policy == "float32":
         changed |= range_advice.sampled(steps)
-    return range_advice.short(
+    return short_trainings.short(
         run,
         notebook,
         changed,
@@ -148,36 +142,12 @@ def question(policy: str) -> str:
     return f"Does the training keep up with float32's in {policy} with these layers in it?"
 
 
-QUESTIONS = tuple(map(question, ("float32", *NARROW)))
-
-
-def losses(records: Sequence[Mapping[str, Any]]) -> dict[int, float] | None:
-    """The last epoch's training loss of each block; None where a training diverged."""
-    if any(record["status"] == "diverged" for record in records):
-        return None
-    return {record["parameters"]["block"]: record["history"][-1]["loss"] for record in records}
+QUESTIONS = tuple(map(question, ("float32", *short_trainings.NARROW)))
 
 
 def mean(of_blocks: Mapping[int, float] | None) -> float | None:
-    """The mean of `losses`, to show; None where a training diverged."""
+    """The mean of `short_trainings.losses`, to show; None where a training diverged."""
     return None if of_blocks is None else float(np.mean([*of_blocks.values()]))
-
-
-def learned(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a training came above chance, so that keeping up with it means something."""
-    return not all("not trained" in validity.of_record(record) for record in records)
-
-
-def keeps_up(own: Mapping[int, float] | None, float32: Mapping[int, float]) -> bool:
-    """Whether the losses of all blocks are no more than SHARE or NATS above float32's.
-
-    Each beside that of its own seed: a mean over blocks would let one that gained make up for one
-    that failed.
-    """
-    if own is None:
-        return False
-    pairs = [(own[block], float32[block]) for block in float32]
-    return all(one - other <= max(SHARE * abs(other), NATS) for one, other in pairs)
 
 
 def proof(sweep: Sweep, run: Run, needed: Needed) -> str:

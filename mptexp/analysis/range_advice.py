@@ -1,12 +1,13 @@
 """Which policy and loss scale to use, from the dynamic range of a short training in float32."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mptexp.analysis import exponent_range
+from mptexp.analysis import exponent_range, short_trainings
 from mptexp.analysis.exponent_range import DynamicRange
+from mptexp.analysis.short_trainings import Tried
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.grid import Sweep
 from mptexp.spec.number_formats import FORMATS
 from mptexp.spec.policies import ARITHMETICS
@@ -19,7 +20,7 @@ MARGIN = 2.0  # a fixed scale leaves the largest gradient so much room, and more
 
 @dataclass(frozen=True)
 class Advice:
-    """A policy and its loss scale, and what they follow from: the range of numbers alone.
+    """A policy and its loss scale, and what they follow from: range, and a short training in it.
 
     What becomes of speed and accuracy, a sweep measures.
 
@@ -38,6 +39,7 @@ class Advice:
             largest gradient that was sampled finite, with no room for a larger one.
         any_gradient: whether any gradient that was sampled was finite and not zero.
         cpu_isa: the limit on the CPU's instructions under which all this holds.
+        tried: a training in the policy that the range allows; where it fails, `policy` is float32.
     """
 
     policy: str
@@ -50,6 +52,7 @@ class Advice:
     scalable: bool
     any_gradient: bool = True
     cpu_isa: str = "default"
+    tried: Tried | None = None
 
 
 def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Sweep, str]:
@@ -59,7 +62,7 @@ def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Swee
         run: what is asked about; its model, data, batch size and optimizer are kept.
         steps: of the probe.
     """
-    return short(
+    return short_trainings.short(
         run,
         notebook,
         sampled(steps),
@@ -77,44 +80,41 @@ def sampled(steps: int) -> dict[str, Any]:
     return {"policy": "float32", "loss_scale": "auto", "exponents_every": every, **single}
 
 
-def short(
-    run: Run,
-    notebook: str,
-    changed: Mapping[str, Any],
-    steps: int,
-    timeout_min: float,
-    blocks: int = 1,
-    *,
-    question: str,
-    expected: str,
+def trial(
+    run: Run, notebook: str, advised: "Advice", steps: int, timeout_min: float
 ) -> tuple[Sweep, str]:
-    """A sweep of short trainings at one point, and the text of its params file.
-
-    Args:
-        run: what is asked about.
-        changed: what of it is changed, beside its length.
-        steps: of each training.
-        blocks: how many trainings, each with a seed of its own.
-        question: of the params file, as its expected outcome is.
-    """
-    ended = {"profile": False, "phase": "train", "max_steps": steps, "target_ci": None}
-    # A plain loop has the same network, and neither exponents nor layers in float32.
-    ended |= {"block": 0, "seed": run.seed - run.block, "frontend": "keras"}
-    point = run.model_copy(update=ended | dict(changed))
-    own = point.model_dump(exclude_defaults=True, exclude={"gpu_model"})
-    content = {"notebook": notebook, "include": [own], "timeout_min": timeout_min}
-    content |= {"repeats": blocks} if blocks > 1 else {}
-    text = (
-        f"# Question: {question}\n"
-        f"# Cost: {blocks * steps} steps.\n"
-        f"# Expected: {expected}\n"
-        f"{json.dumps(content, indent=1)}\n"
+    """A sweep of one training in the policy that is advised, as long as the probe."""
+    changed = sampled(steps) | {"policy": advised.policy, "loss_scale": advised.loss_scale}
+    return short_trainings.short(
+        run,
+        notebook,
+        changed | {"exponents_every": 0},
+        steps,
+        timeout_min,
+        question=QUESTION,
+        expected="its loss follows that of the training in float32.",
     )
-    return Sweep(**content), text
 
 
-def advise(measured: DynamicRange) -> Advice:
-    """Advice from a dynamic range and from what the device computes in natively."""
+def advise(measured: DynamicRange, tried: Tried | None = None) -> Advice:
+    """Advice from a dynamic range, what the device computes in natively, and what was tried.
+
+    Range knows the outputs of layers, not what is computed within them.
+    """
+    advised = _of_range(measured)
+    if tried is None or tried.policy != advised.policy:
+        return advised
+    if tried.fails:
+        advised = replace(advised, policy="float32", loss_scale="none")
+    return replace(advised, tried=tried)
+
+
+def tried(measured: DynamicRange, tables: Tables) -> Tried | None:
+    """What was tried beside a training whose numbers were looked at; None where nothing was."""
+    return short_trainings.tried(measured.parameters, tables.records, tables.tried)
+
+
+def _of_range(measured: DynamicRange) -> Advice:
     native, too_large = _native(measured), _too_large(measured)
     kinds = {k: h for k, h in measured.kinds.items() if k != "update_ratios"}
     not_finite = [kind for kind, histogram in kinds.items() if histogram.not_finite]

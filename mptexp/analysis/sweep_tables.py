@@ -40,7 +40,8 @@ class Tables:
     diagnosis and of runs that were measured again too, that cannot be read, or is another than the
     one that was written. `asked` is how the runs and the params file agree. `superseded` are runs
     that were measured again though nothing of them was not valid, the columns of COLUMNS; its
-    `block` is also the call's.
+    `block` is also the call's. `tried` are the records of a training in the policy that was
+    advised.
     """
 
     results: pd.DataFrame
@@ -53,6 +54,7 @@ class Tables:
     changed: list[str] = field(default_factory=list)
     asked: Asked = field(default_factory=Asked)
     superseded: pd.DataFrame = field(default_factory=pd.DataFrame)
+    tried: list[dict] = field(default_factory=list)
     # What `once` has computed.
     known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -162,8 +164,10 @@ def load(directory: SweepDir) -> Tables:
     ratios = speedups.at_same_batch(results, superseded=again)
     settings = options(directory)
     wanted = completeness.of(records, directory.params_text)
+    tried, _ = store.read_records(directory.trial, without=RAW)
     return Tables(
-        results, history, ratios, records, damaged, settings, attempts, changed, wanted, again
+        *(results, history, ratios, records, damaged, settings, attempts, changed, wanted, again),
+        tried,
     )
 
 

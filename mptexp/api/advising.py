@@ -15,7 +15,7 @@ from mptexp.execution import device_slots, directory, fork_client, plan, prepara
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output
-from mptexp.execution.sweep import execute
+from mptexp.execution.sweep import execute, execute_due
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
@@ -34,8 +34,11 @@ def advise(
 ) -> list[str]:
     """Trains the first chosen run for a few steps in float32; advises on policy and loss scale.
 
+    Where a policy of fewer bits follows from the range of its numbers, it is tried for as many
+    steps: of what is computed within a layer, or outside of all, range knows nothing.
+
     Args:
-        job: the sweep; the results of the short training go to its directory.
+        job: the sweep; the results of the short trainings go to its directory.
         only: filters such as `batch_size=32`.
         steps: how many steps to train.
         data_dir: where data are kept.
@@ -45,19 +48,38 @@ def advise(
         The advice and the reasons for it, as sentences; none if the training did not end well.
 
     Raises:
-        ParamsError: also where the directory holds anything but an earlier probe.
+        ParamsError: also where the directory holds anything but an earlier probe, or another
+            command is at work in it.
         Interrupted, Stopped: as `sweep.execute` does.
     """
-    from mptexp.analysis import exponent_range, range_advice, sweep_tables
+    from mptexp.analysis import exponent_range, range_advice, short_trainings, sweep_tables
     from mptexp.report.answers import dynamic_range
 
-    probe, text = range_advice.probe(
-        _first(job, only), job.sweep.notebook, steps, job.sweep.timeout_min
-    )
+    run, notebook = _first(job, only), job.sweep.notebook
+    probe, text = range_advice.probe(run, notebook, steps, job.sweep.timeout_min)
     how = Execution(probe.timeout_min * 60, data_dir=data_dir)
-    _execute_anew(replace(job, sweep=probe, text=text), [range_advice.QUESTION], how, output)
-    measured = exponent_range.measured(sweep_tables.load(job.directory).records)
-    return dynamic_range.answer(measured[0]) if measured else []
+    output = output or Output()
+    with directory.locked(job.directory):
+        _execute_anew(
+            replace(job, sweep=probe, text=text), [range_advice.QUESTION], how, output, lock=False
+        )
+        measured = exponent_range.measured(sweep_tables.load(job.directory).records)
+        if not measured:
+            return []
+        advised = range_advice.advise(measured[0])
+        if advised.policy in short_trainings.NARROW:
+            trial, text = range_advice.trial(run, notebook, advised, steps, probe.timeout_min)
+            output.say(f"{advised.policy} is tried for {steps} steps")
+            _try(replace(job, sweep=trial, text=text), how, replace(output, brief=True))
+    tables = sweep_tables.load(job.directory)
+    return dynamic_range.answer(measured[0], range_advice.tried(measured[0], tables))
+
+
+def _try(trial: Job, how: Execution, output: Output) -> None:
+    """Trains what is tried in the part of the probe's directory where that lies."""
+    place = trial.directory.trial
+    planned = plan.states([*trial.sweep.runs()], trial.sweep, place)
+    execute_due(planned, replace(trial, directory=place), how, output)
 
 
 def _first(job: Job, only: Sequence[str]) -> Run:
@@ -99,13 +121,13 @@ def advise_layers(
         Interrupted, Stopped: as `sweep.execute` does; also where a training could not be made, and
             where no layer is needed to keep up with a training in float32 that learned nothing.
     """
-    from mptexp.analysis import layer_search
+    from mptexp.analysis import layer_search, short_trainings
     from mptexp.report.answers import layers_needed
 
-    if policy not in layer_search.NARROW:
+    if policy not in short_trainings.NARROW:
         raise ParamsError(
             f"--layers {policy}: is no policy that computes in fewer bits than float32; allowed: "
-            f"{', '.join(layer_search.NARROW)}"
+            f"{', '.join(short_trainings.NARROW)}"
         )
     search = _Search(job, _first(job, only), policy, steps, data_dir, output or Output())
     # Wrong data and models are refused before anything is written.
@@ -166,11 +188,11 @@ class _Search:
 
     def needed(self) -> "Needed":
         """What the search comes to."""
-        from mptexp.analysis import exponent_range, layer_search
+        from mptexp.analysis import exponent_range, layer_search, short_trainings
 
         records = self._trained(self.job.directory, "float32", [])
         self._check(records, ("ok",))
-        float32 = layer_search.losses(records) or {}
+        float32 = short_trainings.losses(records) or {}
         (measured,) = exponent_range.measured(records)
         names = records[0]["exponents"]["network"]
         order = layer_search.by_need(names, measured, self.policy)
@@ -186,7 +208,7 @@ class _Search:
                 "in float32 either: keeping layers in it is no cure here; what a model computes "
                 "outside of its layers' types, none of them changes"
             )
-        if not layers and not layer_search.learned(records):
+        if not layers and not short_trainings.learned(records):
             raise Stopped(
                 f"float32 itself learned nothing in {self.steps} steps, its validation is at "
                 f"chance level: that {self.policy} keeps up with it says nothing of its layers; "
@@ -202,14 +224,14 @@ class _Search:
 
     def _tried(self, layers: Sequence[str], of: int, float32: Mapping[int, float]) -> bool:
         """Whether the trainings with some layers in float32 are as good as float32's."""
-        from mptexp.analysis import layer_search
+        from mptexp.analysis import layer_search, short_trainings
 
         self.output.say(f"{self.policy} with {len(layers)} of {of} layers in float32")
         place = SweepDir(self.job.directory.root / "trials" / str(len(self.trials)))
         records = self._trained(place, self.policy, layers)
         self._check(records, ("ok", "diverged"))
-        losses = layer_search.losses(records)
-        keeps_up = layer_search.keeps_up(losses, float32)
+        losses = short_trainings.losses(records)
+        keeps_up = short_trainings.keeps_up(losses, float32)
         trial = layer_search.Trial(tuple(layers), layer_search.mean(losses), keeps_up)
         self.trials.append(trial)
         return trial.keeps_up

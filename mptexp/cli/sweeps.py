@@ -264,8 +264,9 @@ def advise(
 ) -> None:
     """Say which policy and loss scale a model needs on its data, from a short training in float32.
 
-    Of a params file, probes the first run, or the first that matches --only. The gradients'
-    exponents, which are the evidence, are in the report; default reports/<name of FILE>-advice.
+    Of a params file, probes the first run, or the first that matches --only. A policy of 16 bits
+    that the range of its numbers allows is tried for as many steps. The gradients' exponents are
+    in the report; default reports/<name of FILE>-advice.
 
     With --layers, trains shortly with ever other layers in float32, and writes a params file that
     measures those with which POLICY keeps up with it; default reports/<name of FILE>-layers.

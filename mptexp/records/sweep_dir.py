@@ -19,7 +19,7 @@ from mptexp.records.schema import FINAL
 
 MAKER = "mptexp"
 RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
-PARTS = ("search", "diagnosis")  # sweeps of their own within a sweep
+PARTS = ("search", "diagnosis", "trial")  # sweeps of their own within a sweep
 PARAMS = "params.yaml"
 MARKER = "sweep.json"
 # The files beside the runs; the marker last, by which what is left of an interruption is known.
@@ -196,9 +196,14 @@ class SweepDir:
         return SweepDir(self.root / "diagnosis")
 
     @property
-    def parts(self) -> tuple["SweepDir", "SweepDir", "SweepDir"]:
-        """The sweep itself, its search and its diagnosis."""
-        return self, self.search, self.diagnosis
+    def trial(self) -> "SweepDir":
+        """Where a training in the policy that was advised lies, as in a sweep of its own."""
+        return SweepDir(self.root / "trial")
+
+    @property
+    def parts(self) -> tuple["SweepDir", ...]:
+        """The sweep itself, its search, its diagnosis and its trial."""
+        return self, self.search, self.diagnosis, self.trial
 
     @property
     def name(self) -> str:

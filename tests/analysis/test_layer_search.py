@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import mptexp
 
-from mptexp.analysis import layer_search
+from mptexp.analysis import layer_search, short_trainings
 from mptexp.analysis.layer_search import Needed, Trial
 from mptexp.api import advising
 from mptexp.errors import ParamsError
@@ -102,22 +102,6 @@ def test_layers_whose_values_are_lost_come_first():
     assert layer_search.by_need(names[:2], measured, "mixed_bfloat16") == ["wide", "usual"]
 
 
-@pytest.mark.parametrize(
-    ("own", "float32", "as_good"),
-    [
-        (None, 1.0, False),
-        (1.049, 1.0, True),
-        (1.06, 1.0, False),
-        (0.019, 0.0, True),
-        (0.03, 0.001, False),
-        (0.1, 1.0, True),
-    ],
-)
-def test_a_loss_keeps_up_within_the_margin_that_is_said(own, float32, as_good):
-    losses = None if own is None else {0: own}
-    assert layer_search.keeps_up(losses, {0: float32}) is as_good
-
-
 def trained(*losses):
     """The records of a training for each block, which ended with these losses."""
     return [
@@ -128,19 +112,9 @@ def trained(*losses):
 
 def test_the_mean_is_shown_and_a_training_that_diverged_decides():
     ok = trained(1.0, 3.0)
-    assert layer_search.mean(layer_search.losses(ok)) == 2.0
-    assert layer_search.losses([ok[0], {"status": "diverged", "history": []}]) is None
+    assert layer_search.mean(short_trainings.losses(ok)) == 2.0
+    assert short_trainings.losses([ok[0], {"status": "diverged", "history": []}]) is None
     assert layer_search.mean(None) is None
-
-
-def test_a_seed_that_gains_does_not_make_up_for_one_that_fails():
-    # The lie: "In mixed_float16 no layer must stay in float32", of 0.30 and 0.74 beside 0.5 twice.
-    float32 = layer_search.losses(trained(0.5, 0.5))
-    assert not layer_search.keeps_up(layer_search.losses(trained(0.30, 0.74)), float32)
-    assert layer_search.keeps_up(layer_search.losses(trained(0.30, 0.51)), float32)
-    # Seeds may differ more than policies do, and records come in any order.
-    apart = layer_search.losses(trained(0.3, 0.9))
-    assert layer_search.keeps_up(layer_search.losses(trained(0.31, 0.89)[::-1]), apart)
 
 
 def needed(*layers, of=5):

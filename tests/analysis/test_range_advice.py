@@ -9,12 +9,14 @@ from builders import written_sweep
 from histograms import VALUES, histogram, ranges
 from support import mptexp
 
-from mptexp.analysis import exponent_range, range_advice
+from mptexp.analysis import exponent_range, range_advice, sweep_tables
+from mptexp.analysis.short_trainings import Tried
 from mptexp.api import advising, commands
 from mptexp.errors import ParamsError
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import dynamic_range
+from mptexp.report.first_screen import question
 from mptexp.report.text import wording
 from mptexp.spec import params
 from mptexp.spec.run import Run
@@ -187,3 +189,72 @@ def test_advice_that_rests_on_gradients_before_any_update_says_so(samples):
     # The lie: advice after one look at gradients before any update, like that after five.
     told = " ".join(dynamic_range.answer(replace(ranges(["float16"]), samples=samples)))
     assert ("rests on one look, before the first update" in told) is (samples == 1)
+
+
+WITHIN = """\
+from keras import Model, layers, ops
+
+class Norm(layers.Layer):
+    def call(self, x):
+        square = ops.mean(ops.square(300 * x), axis=-1, keepdims=True)
+        return x * ops.rsqrt(square / 90000 + 1e-6)
+
+def build(shape, classes):
+    images = layers.Input(shape)
+    x = layers.Dense(16, activation="relu")(layers.Flatten()(images))
+    x = layers.Dense(classes)(Norm()(x))
+    return Model(images, layers.Activation("softmax", dtype="float32")(x))
+"""
+
+
+def test_a_policy_that_fails_within_a_layer_is_not_advised(tmp_path, monkeypatch):
+    # The lie: "Use policy mixed_float16", of a norm written by hand whose squares overflow in it:
+    # range is that of the outputs of layers. The device is taken for one with float16.
+    monkeypatch.setattr(range_advice, "_native", lambda measured: ["float16"])
+    (tmp_path / "norms.py").write_text(WITHIN)
+    file = tmp_path / "mine.yaml"
+    file.write_text("matrix: {policy: [float32], image_size: [8], model: ['norms:build']}\n")
+    monkeypatch.chdir(tmp_path)
+    job = commands.open_sweep(file, tmp_path / "advice")
+    said = advising.advise(job, steps=25)
+    assert said[0] == "Use policy float32."
+    assert said[1].startswith("mixed_float16, tried for 25 steps, ")
+    assert "though the range of the numbers that were sampled allows it" in said[1]
+    assert "`--layers`" in said[2]
+    made = sweep_tables.load(job.directory)
+    assert [r["parameters"]["policy"] for r in made.tried] == ["mixed_float16"]
+    opened = question.of(made)
+    assert opened.title == (
+        "Use float32 for this training: mixed_float16 did not keep up when it was tried"
+    )
+    assert opened.advice == "use policy float32."
+    # Another model that keeps up is tried anew, in the same place.
+    file.write_text("matrix: {policy: [float32], image_size: [8], model: [mlp]}\n")
+    job = commands.open_sweep(file, tmp_path / "advice")
+    said = advising.advise(job, steps=25)
+    assert said[0] == "Use policy mixed_float16 with loss_scale dynamic."
+    assert "it keeps up" in said[1]
+    assert said[-1] == dynamic_range.OF_TRIAL
+
+
+TRIED = Tried("mixed_float16", "ok", "", 60, 0, 1.0, 1.0, keeps_up=True, learned=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "policy", "said"),
+    [
+        ({}, "mixed_float16", "it keeps up (at most 5 % or 0.02 above)."),
+        ({"learned": False}, "mixed_float16", "at chance level still"),
+        ({"loss": 2.0, "keeps_up": False, "skipped": 9}, "float32", "9 steps skipped by"),
+        ({"loss": None, "status": "diverged", "keeps_up": False}, "float32", "diverged, though"),
+        ({"loss": None, "status": "oom", "error": "x", "keeps_up": False},
+         "mixed_float16", "ended as oom: x"),
+        ({"policy": "mixed_bfloat16", "keeps_up": False}, "mixed_float16", "In mixed_float16"),
+    ],
+)  # fmt: skip
+def test_what_was_tried_decides_what_range_allows(changed, policy, said):
+    tried = replace(TRIED, **changed)
+    assert range_advice.advise(ranges(["float16"]), tried).policy == policy
+    first, why, *_ = dynamic_range.answer(ranges(["float16"]), tried)
+    assert first.startswith(f"Use policy {policy}")
+    assert said in why

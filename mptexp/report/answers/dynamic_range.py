@@ -7,7 +7,8 @@ import pandas as pd
 from mptexp.analysis import exponent_range, range_advice
 from mptexp.analysis.exponent_range import GRADIENTS, KINDS, DynamicRange
 from mptexp.analysis.range_advice import Advice
-from mptexp.report.text import column_formats
+from mptexp.analysis.short_trainings import NATS, SHARE, Tried
+from mptexp.report.text import column_formats, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.wording import power, share
 from mptexp.spec.number_formats import FORMATS
@@ -25,6 +26,16 @@ OF_RANGE = (
     "This follows from the range of the numbers alone: whether the policy is faster on this device "
     "is for `mptexp run` to measure."
 )
+LAYERS = (
+    "Range is that of layers' outputs; what is computed within a layer may leave it. `mptexp "
+    "advise` with `--layers` finds the layers that must stay in float32; with more `--steps` it "
+    "shows whether the loss is late or stays behind."
+)
+RULE = f"at most {share(SHARE)} or {NATS:g} above"
+OF_TRIAL = (
+    "This follows from the range of the numbers and from a short training: whether the policy is "
+    "faster on this device, and as accurate in the end, is for `mptexp run` to measure."
+)
 
 
 def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
@@ -35,14 +46,19 @@ def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
     return ", ".join([*words, *(f"{n} {own[n]}" for n in names)])
 
 
-def answer(measured: DynamicRange) -> list[str]:
+def answer(measured: DynamicRange, tried: Tried | None = None) -> list[str]:
     """The advice first, then why, then what float16 and bfloat16 lose, and that speed is open.
 
     Where a sweep measured loss scales in this training, see `loss_scales.of_training` instead.
     """
-    advised = range_advice.advise(measured)
+    advised = range_advice.advise(measured, tried)
     why = [*reasons(advised), *_rests_on(measured)]
-    return [f"Use policy {choice(advised)}.", *why, *sentences(measured), OF_RANGE]
+    return [f"Use policy {choice(advised)}.", *why, *sentences(measured), open_to(advised)]
+
+
+def open_to(advised: Advice) -> str:
+    """What is left for a sweep to measure."""
+    return OF_RANGE if advised.tried is None else OF_TRIAL
 
 
 def _rests_on(measured: DynamicRange) -> list[str]:
@@ -65,7 +81,36 @@ def choice(advised: Advice) -> str:
 
 
 def reasons(advised: Advice) -> list[str]:
-    """Why, from the range of numbers alone: of speed and accuracy a sweep decides."""
+    """Why, from a short training and the range of numbers: of the rest a sweep decides."""
+    return [*_of_trial(advised.tried), *_of_range(advised)]
+
+
+def _of_trial(tried: Tried | None) -> list[str]:
+    """How the training in the policy ended that range allows."""
+    if tried is None:
+        return []
+    where = f"{tried.policy}, tried for {wording.count(tried.steps, 'step')},"
+    if tried.status not in ("ok", "diverged"):
+        return [f"{where} ended as {tried.status}: {tried.error}"]
+    skipped = ""
+    if tried.skipped:
+        skipped = f" ({wording.count(tried.skipped, 'step')} skipped by the dynamic loss scale)"
+    allowed = "though the range of the numbers that were sampled allows it"
+    if tried.loss is None:
+        return [f"{where} diverged{skipped}, {allowed}: {tried.error}.", LAYERS]
+    said = f"{where} ended at a training loss of {tried.loss:.3g}{skipped}, float32 at "
+    said += f"{tried.float32_loss:.3g}"
+    if tried.fails:
+        return [f"{said}: it does not keep up ({RULE}), {allowed}.", LAYERS]
+    if not tried.learned:
+        return [
+            f"{said}; float32 itself is at chance level still, so that this says little: take more "
+            "steps (`--steps`)."
+        ]
+    return [f"{said}: it keeps up ({RULE})."]
+
+
+def _of_range(advised: Advice) -> list[str]:
     if advised.native is None:
         return ["The records do not say which types the device computes in."]
     if "bfloat16" in advised.native:

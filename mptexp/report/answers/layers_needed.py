@@ -1,6 +1,7 @@
 """What is said of the layers that must stay in float32."""
 
-from mptexp.analysis.layer_search import BLOCKS, NATS, SHARE, Needed, Trial
+from mptexp.analysis.layer_search import BLOCKS, Needed, Trial
+from mptexp.analysis.short_trainings import NATS, SHARE
 from mptexp.report.text import wording
 
 

@@ -194,7 +194,8 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
     if not trainings:
         return
     names = [dynamic_range.title(training, trainings) for training in trainings]
-    advised = [range_advice.advise(training) for training in trainings]
+    tried = [range_advice.tried(training, tables) for training in trainings]
+    advised = [range_advice.advise(*pair) for pair in zip(trainings, tried, strict=True)]
     choices = [dynamic_range.choice(one) for one in advised]
     reasons = [
         f"{name}: {text}"
@@ -210,7 +211,10 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
         pairs = zip(choices, names, strict=True)
         what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
     title = f"The numbers of {whose} ask for {what}"
-    said = [*reasons, dynamic_range.OF_RANGE]
+    tried, *others = [one.tried for one in advised]
+    if tried and tried.fails and not others:
+        title = f"Use {what} for this training: {tried.policy} did not keep up when it was tried"
+    said = [*reasons, dynamic_range.open_to(advised[0])]
     yield Subject(title, said, advice=f"use policy {what}.", figure="exponents")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 from IPython import display
 
-from mptexp.analysis import accuracy, exponent_range, loss_scale
+from mptexp.analysis import accuracy, exponent_range, loss_scale, range_advice
 from mptexp.report.answers import (
     caveats,
     comparisons,
@@ -155,7 +155,9 @@ def show_dynamic_range(sweep: MeasuredSweep) -> None:
     for number, training in enumerate(trainings, 1):
         # What a sweep measured of loss scales goes before what range alone would advise.
         known = loss_scales.of_training(sweep.tables, training.parameters)
-        advice, *reasons = dynamic_range.answer(training)
+        advice, *reasons = dynamic_range.answer(
+            training, range_advice.tried(training, sweep.tables)
+        )
         measured = [*known, *dynamic_range.sentences(training)]
         show_text(f"## Dynamic range: {safe(dynamic_range.title(training, trainings))}")
         show_text(bullets(measured if known else [f"**{advice}**", *reasons]))
