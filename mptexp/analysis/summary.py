@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import speedups, validity
@@ -13,7 +14,8 @@ from mptexp.spec import tasks
 from mptexp.spec.policies import POLICIES
 
 ACHIEVED = ("flops_per_s", "bytes_per_s", "mfu_frac")  # a step's work over the row's time
-MEDIANS = ("step_s_low", "step_s_high", "latency_p50_s", "latency_p99_s")
+MEDIANS = ("step_s_low", "step_s_high")
+LATENCIES = {"latency_p50_s": 0.5, "latency_p99_s": 0.99}  # of the batches of all repeats
 # What a run emulates beside its policy, and what emulates nothing.
 EMULATES = {"propagation": "policy", "weight_format": "policy", "rounding": "nearest"}
 
@@ -23,7 +25,8 @@ def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
     Columns: step_s, throughput, flops_per_s, bytes_per_s, mfu_frac (see `speedups.row_times`),
-    step_s_low, step_s_high, latency_p50_s, latency_p99_s (of inference only; medians),
+    step_s_low, step_s_high (medians), latency_p50_s, latency_p99_s (of inference only, of the
+    batches of all repeats; medians over repeats where records do not list the batches),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, of each task its figure, such as val_accuracy (the task's mean), val_accuracy_low,
@@ -39,7 +42,7 @@ def headline(tables: Tables) -> pd.DataFrame:
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
     ok = ok.assign(**empty)
     rows = ok.groupby(keys, sort=True, as_index=False).agg(
-        **{name: (name, "median") for name in MEDIANS},
+        **{name: (name, "median") for name in (*MEDIANS, *LATENCIES)},
         repeats=("run_id", "count"),
         **_measured(ok),
         peak_memory_bytes=("peak_memory_bytes", "median"),
@@ -49,6 +52,7 @@ def headline(tables: Tables) -> pd.DataFrame:
         run_flags=("flags", validity.together),
     )
     rows = speedups.row_times(ok, keys, ACHIEVED).reset_index().merge(rows, on=keys)
+    rows = _with_latencies(rows, tables, keys)
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
     firsts = [
         next(iter(baselines(default, names)), "")
@@ -62,6 +66,14 @@ def headline(tables: Tables) -> pd.DataFrame:
     strict = strict.rename(columns={name: f"strict_{name}" for name in figures})
     rows = rows.merge(strict, "left", keys)
     return rows.sort_values(keys, key=rank, kind="stable", ignore_index=True)
+
+
+def _with_latencies(rows: pd.DataFrame, tables: Tables, keys: list[str]) -> pd.DataFrame:
+    """The same with the latencies of the batches of all repeats, where records list them."""
+    groups = tables.latencies.groupby(keys).latency_s
+    of_rows = pd.MultiIndex.from_frame(rows[keys])
+    pooled = {n: groups.quantile(q).reindex(of_rows).to_numpy() for n, q in LATENCIES.items()}
+    return rows.assign(**{n: rows[n].where(np.isnan(v), v) for n, v in pooled.items()})
 
 
 def _mfu(runs: pd.DataFrame) -> pd.Series:

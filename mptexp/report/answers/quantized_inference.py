@@ -30,9 +30,9 @@ KEPT = ("equal", "higher", "")  # verdicts that don't speak against a policy; of
 INVALID = ("not valid", "not trained")  # verdicts on what shows nothing of the quantization
 UNRECORDED = "images not recorded"  # the verdict where nothing is known of single examples
 NOTE = (
-    "Each run trained its model in float32, validated it, quantized it and validated it again: the "
-    "difference is that of the same weights, quantized minus trained; its interval is over "
-    "repeats and examples, and holds for all rows together. Where runs do not list how they "
+    "Each run of these trained its model in float32, validated it, quantized it and validated it "
+    "again: the difference is that of the same weights, quantized minus trained; its interval is "
+    "over repeats and examples, and holds for all rows together. Where runs do not list how they "
     "predicted each example, it is as wide as if the two validations had examples of their own; "
     "where nothing is known of the examples, there is none, and nothing is claimed. Bytes are "
     "those of all weights as they are stored, embeddings and normalizations too, which stay "

@@ -57,6 +57,7 @@ def _of_figures() -> list[Column]:
 
 WITH_SPEEDUP = (SPEEDUPS, TABLE, BEST)
 MEAN, MEDIAN = "{}; geometric mean over repeats", "{}; median over repeats"
+POOLED = "{}; of the batches of all repeats"
 COLUMNS = {
     column.name: column
     for column in (
@@ -81,6 +82,7 @@ COLUMNS = {
         *_as_in_results(" ".join(tasks.RATES), MEAN, TABLE, BEST),
         *_as_in_results(" ".join(summary.ACHIEVED), MEAN, TABLE),
         *_as_in_results(" ".join(summary.MEDIANS), MEDIAN, TABLE),
+        *_as_in_results(" ".join(summary.LATENCIES), POOLED, TABLE),
         Column("repeats", "runs that ended well", (TABLE,)),
         *_of_figures(),
         *_as_in_results("peak_memory_bytes", MEDIAN, TABLE),

@@ -40,7 +40,8 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         **{measure.heading: _measured(records, measure) for measure in task_words.met(table)},
         **column_formats.shown(table, "peak_memory_bytes"),
         "Not valid": [
-            wording.flagged(row["run_flags"], task_words.of(row["dataset"]).name) or BLANK
+            wording.flagged(row["run_flags"], task_words.of(row["dataset"]).name, row["phase"])
+            or BLANK
             for row in records
         ],
     }
@@ -252,7 +253,7 @@ def _of_trainings(
 def _latencies(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     """Of single batches in inference, from images on the host to probabilities on the host.
 
-    Beside the median the 99th percentile of the batches of all repeats; of too few of them the
+    Of the batches of all repeats: their median and 99th percentile; of too few of them the
     slowest, which says that it is.
     """
     groups = tables.latencies.groupby(KEYS).latency_s

@@ -334,15 +334,20 @@ def not_valid(flags: str, *what: str) -> str:
     return f"not valid: {', '.join(names)}" if names else ""
 
 
-def flagged(flags: str, measure: str = "accuracy") -> str:
+def flagged(flags: str, measure: str = "accuracy", phase: str = "train") -> str:
     """`interference (time, training time)`: every flag of a cell with what it invalidates.
 
     Args:
         measure: what the accuracy of the runs' task is called.
+        phase: of the runs; an inference has no training time.
     """
     known = [validity.FLAGS[name] for name in validity.names_of(flags)]
-    lost = ["all" if f.invalidates == validity.ALL else ", ".join(f.invalidates) for f in known]
-    named = [what.replace("accuracy", measure) for what in lost]
+    none = {"training time"} if phase == "inference" else set()
+    lost = [[what for what in f.invalidates if what not in none] for f in known]
+    named = [
+        "all" if f.invalidates == validity.ALL else ", ".join(what).replace("accuracy", measure)
+        for f, what in zip(known, lost, strict=True)
+    ]
     return "; ".join(f"{f.name} ({what})" for f, what in zip(known, named, strict=True))
 
 

@@ -147,13 +147,21 @@ def published(name):
     return store.read_records(SweepDir(PROJECT / "reports/published" / name))[0]
 
 
-def test_the_published_sweep_advises_no_weights_of_whose_sequences_nothing_is_recorded():
-    # The lie: "for fewer bytes take int4", of three repeats on the same text.
+def unlisted():
+    """The published sweep as if its records had the figures alone, as older ones have."""
     records = published("quantized-inference-gpt-cpu")
-    answer = question.of(tables(records))
+    for one in records:
+        for part in (one.get("quantized") or {}).values():
+            if isinstance(part, dict):
+                part.pop("validated", None)
+    return records
+
+
+def test_no_weights_are_advised_of_whose_sequences_nothing_is_recorded():
+    # The lie: "for fewer bytes take int4", of three repeats on the same text.
+    answer = question.of(tables(unlisted()))
     assert (
-        "perplexity +0.01 to +0.1 % in the mean, undecided (how each sequence was predicted is "
-        "not recorded)"
+        "% in the mean, undecided (how each sequence was predicted is not recorded)"
     ) in answer.title
     assert answer.advice == (
         "keep float32: none is shown to keep the perplexity within 1 %. For a claim, run `mptexp "
@@ -163,7 +171,7 @@ def test_the_published_sweep_advises_no_weights_of_whose_sequences_nothing_is_re
 
 
 def test_a_profiled_sweep_is_told_to_run_without_the_profile():
-    records = published("quantized-inference-gpt-cpu")
+    records = unlisted()
     for one in records:
         one["parameters"]["profile"] = True
     assert "--set profile=false` in this" in question.of(tables(records)).advice
