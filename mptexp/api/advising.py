@@ -57,8 +57,10 @@ def advise(
 
     run, notebook = _first(job, only), job.sweep.notebook
     probe, text = range_advice.probe(run, notebook, steps, job.sweep.timeout_min)
-    how = Execution(probe.timeout_min * 60, data_dir=data_dir)
+    how = Execution(probe.timeout_min * 60, data_dir=data_dir, prepared=True)
     output = output or Output()
+    # Wrong data and models are refused before anything is written.
+    preparation.prepare([*probe.runs()], data_dir)
     with directory.locked(job.directory):
         _execute_anew(
             replace(job, sweep=probe, text=text), [range_advice.QUESTION], how, output, lock=False
