@@ -17,6 +17,7 @@ import pandas as pd
 from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.traces import launches
+from mptexp.traces.kineto import CAPABILITY
 from mptexp.traces.operations import WAITS, Trace
 from mptexp.traces.step_bounds import WHOLE
 
@@ -309,7 +310,8 @@ class Comparison:
                  "GPU number": lambda t: t.gpu.partition(" ")[0].removeprefix("GPU:")}  # fmt: skip
         known = {name: tuple(map(of, self._traces)) for name, of in pairs.items()}
         recorded = [trace.recorded for trace in self._traces]
-        known |= {name: tuple(one.get(name, "") for one in recorded) for name in recorded[0]}
+        names = [name for name in recorded[0] if name != CAPABILITY]  # the GPU's name says it
+        known |= {name: tuple(one.get(name, "") for one in recorded) for name in names}
         known["steps with the optimizer"] = self._updated(cut=True)
         return self._differing(known)
 

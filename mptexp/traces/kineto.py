@@ -38,8 +38,11 @@ DETAILS = {
 # The ranges of mptexp's own traces, and the file that they are written to.
 OWN_STEP = "Optimizer.step#keras"
 OWN_INPUT, OWN_FILE = "enumerate(DataLoader)#mptexp", "own.trace.json"
+# What PyTorch writes as people's own ranges, and is an operation.
+OPERATIONS = re.compile(rf"^(gloo:|mpi:|{re.escape(COMPILED)}$)")
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
 BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
+CAPABILITY = "compute capability"  # of the GPU that is explained, among what a trace recorded
 
 
 def is_kineto(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> bool:
@@ -71,7 +74,7 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     trace = launches.of_events(known, models, "PyTorch")
     return replace(
         trace,
-        recorded=_recorded(about, seen),
+        recorded=_recorded(about, seen) | capability(_properties(about), trace.gpu),
         notes=(*trace.notes, *_backwards(seen), *_unseen(trace, models)),
     )
 
@@ -143,8 +146,8 @@ def _kept(kind: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     """The details of an event that are read, under one name each."""
     args = json_events.details(event)
     kept = {short: args[n] for n, short in DETAILS.items() if isinstance(args.get(n), PLAIN)}
-    annotated = str(event.get("cat")) == "user_annotation" and name != COMPILED
-    if annotated or RANGE.match(name):
+    own = str(event.get("cat")) == "user_annotation" and not OPERATIONS.match(name)
+    if own or RANGE.match(name):
         kept["range"] = True
     if kind == "op" and PRODUCT.match(name):
         shapes = args.get("Input Dims", args.get("Input dims"))
@@ -166,9 +169,28 @@ def _shape(product: str, shapes: Any) -> Sequence[Any]:
 
 def _models(about: Mapping[str, Any]) -> dict[str, str]:
     """The names of the GPUs by number."""
+    rows = _properties(about)
+    return {number: str(row.get("name", "")) for number, row in rows.items()}
+
+
+def _properties(about: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What stands about the GPUs, by number."""
     listed = about.get("deviceProperties")
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
-    return {str(row.get("id")): str(row.get("name", "")) for row in rows}
+    return {str(row.get("id")): row for row in rows}
+
+
+def capability(gpus: Mapping[str, Mapping[str, Any]], explained: str) -> dict[str, str]:
+    """The compute capability of a GPU, as of `Trace.recorded`; empty where it is not known.
+
+    Args:
+        gpus: what a trace says of each, by number; `computeMajor` and `computeMinor` of it.
+        explained: the name of the GPU, such as `GPU:0 NVIDIA H100`.
+    """
+    gpu = gpus.get(explained.partition(" ")[0].removeprefix("GPU:"), {})
+    version = [gpu.get("computeMajor"), gpu.get("computeMinor")]
+    known = all(isinstance(part, int) for part in version)
+    return {CAPABILITY: "{}.{}".format(*version)} if known else {}
 
 
 def _recorded(about: Mapping[str, Any], seen: Mapping[str, int]) -> dict[str, str]:

@@ -4,7 +4,7 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -27,6 +27,7 @@ from mptexp.traces.launching_layers import (
     STEP,
     Event,
     Host,
+    plain_range,
 )
 from mptexp.traces.operations import Span, Trace
 from mptexp.traces.step_bounds import REPEATED, WHOLE, Launched, Steps
@@ -60,7 +61,8 @@ class _Recorded:
         self.host, self.devices = Host(events), _by_device(events)
         self.name = _explained(self.devices)
         self.ran = self.devices.get(self.name, [])
-        self.spans = [self.host.span(event) for event in self.ran] or list(self.host.on_cpu())
+        ran = [self.host.span(event) for event in self.ran]
+        self.spans = [*ran, *self.host.beside_gpu()] if ran else list(self.host.on_cpu())
         calls = [(call, event) for event in self.ran if (call := self.host.launch(event))]
         self.launched = [(call.start, (event.start, event.end)) for call, event in calls]
         main = _main_stream(self.ran)
@@ -85,6 +87,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     Raises:
         ParamsError: where nothing ran.
     """
+    events = [plain_range(event) for event in events]
     _refuse_merged(events)
     recorded = _Recorded(events)
     if not recorded.devices:
@@ -221,7 +224,7 @@ def _lost(events: Sequence[Event], found: Steps) -> list[str]:
     """
     ran = {e.args["correlation"] for e in events if e.kind in ON_DEVICE and "correlation" in e.args}
     begin, end = found.launched
-    calls = [number for at, number in _launches(events) if begin <= at < end]
+    calls = [number for at, number in _launches(events, ran) if begin <= at < end]
     lost = sum(1 for number in calls if number not in ran) if ran else 0
     said = f"{lost} of {len(calls)} kernels that were launched in the steps were not recorded"
     if lost > LOST * len(calls):
@@ -229,15 +232,20 @@ def _lost(events: Sequence[Event], found: Steps) -> list[str]:
     return [f"{said}; their time counts as if the device had no work"] if lost else []
 
 
-def _launches(events: Iterable[Event]) -> Iterator[tuple[float, Any]]:
-    """When kernels were launched to be run, and the numbers that tie them to it."""
+def _launches(events: Iterable[Event], ran: Container[Any]) -> Iterator[tuple[float, Any]]:
+    """When kernels were launched to be run, and the numbers that tie them to it.
+
+    What is captured is a stream, into which other threads launch too, as autograd's does: while one
+    captures, a launch of theirs counts if its number is among those that `ran`.
+    """
     capturing: set[Any] = set()
     for event in sorted((e for e in events if e.kind == "launch"), key=lambda e: e.start):
+        number = event.args.get("correlation")
         runs = LAUNCHES.search(event.name) and event.thread not in capturing
         if match := CAPTURES.search(event.name):
             (capturing.add if match[1] == "Begin" else capturing.discard)(event.thread)
-        elif runs and "correlation" in event.args:
-            yield event.start, event.args["correlation"]
+        elif runs and number is not None and (not capturing or number in ran):
+            yield event.start, number
 
 
 def _compiled(spans: Iterable[Span]) -> Iterator[str]:

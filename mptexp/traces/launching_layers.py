@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mptexp.traces.operations import BATCH, TO_DEVICE, Operation, Span
+from mptexp.traces.operations import BATCH, ON_HOST, TO_DEVICE, Operation, Span
 from mptexp.traces.step_bounds import Interval
 
 OWN_LOSS = "mptexp loss"  # the range around the loss in mptexp's own traces
@@ -25,6 +25,7 @@ WRAPPER = re.compile(r"^(Distributed)?DataParallel(_\d+)?$")
 GRAPH = "(a CUDA graph)"  # stands for the kernels of a graph that was traced as a whole
 PAGES = "MemcpyHtoD(pages)"  # of unified memory, which the device asks for as it needs them
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")  # of CUDA, its driver, and HIP
+LEAST_ON_HOST_US = 50.0  # launching an operation takes less
 # What launches a kernel; fills (memset) are not recorded by every version.
 LAUNCHES = re.compile(r"Launch\w*Kernel")
 ON_DEVICE = ("kernel", "copy", "counted")  # kinds of events
@@ -83,6 +84,15 @@ class Event(NamedTuple):
     start: float
     end: float
     args: Mapping[str, Any]
+
+
+def plain_range(event: Event) -> Event:
+    """A range that the user opened, whose name says nothing of the operations in it.
+
+    One called `ForwardBackward` is no backward pass: a space ends the likeness.
+    """
+    named = "range" in event.args and BACKWARD.search(event.name)
+    return event._replace(name=f"{event.name} ") if named else event
 
 
 @lru_cache(2**14)
@@ -230,6 +240,15 @@ def without_closures(events: Sequence[Event]) -> Iterator[Event]:
         yield event
 
 
+def _computes(event: Event, calls: Sequence[float]) -> bool:
+    """Whether an operation is long and calls nothing of a GPU in its thread."""
+    if event.kind != "op" or not event.name.startswith("aten::") or DISPATCH.search(event.name):
+        return False
+    if event.end - event.start < LEAST_ON_HOST_US:
+        return False
+    return bisect_left(calls, event.start) == bisect_right(calls, event.end)
+
+
 class Host:
     """What the host did, by which kernels get an operation, a layer and a part."""
 
@@ -237,6 +256,7 @@ class Host:
         threads: dict[Any, list[Event]] = defaultdict(list)
         self._launch: dict[Any, Event] = {}
         self._external: dict[Any, Event] = {}
+        self._calls: dict[Any, list[float]] = defaultdict(list)  # of a GPU's library, by thread
         known = list(without_closures(events))
         ops = [event for event in known if event.kind == "op"]
         self._stepped = sorted(e.start for e in ops if e.name.startswith(STEPPED))
@@ -247,8 +267,10 @@ class Host:
                 threads[event.thread].append(event)
                 if event.kind == "op" and "external" in event.args:
                     self._external[event.args["external"]] = event
-            elif event.kind == "launch" and "correlation" in event.args:
-                self._launch[event.args["correlation"]] = event
+            elif event.kind == "launch":
+                self._calls[event.thread].append(event.start)
+                if "correlation" in event.args:
+                    self._launch[event.args["correlation"]] = event
         self._threads = {thread: Thread(of) for thread, of in threads.items()}
         self._forward = dict(self._forward_modules())
         self._stacked = any(event.name.startswith(MODULE) for event in known)
@@ -286,6 +308,20 @@ class Host:
                 context = thread.at(instant)
                 if "input" not in context.roles and not DISPATCH.search(context.op):
                     yield Span(start, end, self._operation(context, ""))
+
+    def beside_gpu(self) -> Iterator[Span]:
+        """Operations of the training that a thread computed itself, though it launches kernels.
+
+        They are long, in a layer, a backward pass or an optimizer, and call nothing of a GPU.
+        """
+        for thread, calls in self._calls.items():
+            known = self._threads[thread].events if thread in self._threads else []
+            calls = sorted(calls)
+            for event in outermost(event for event in known if _computes(event, calls)):
+                context = self._threads[thread].at(event.start)
+                operation = self._operation(context, ON_HOST)
+                if operation.part != "other" and "input" not in context.roles:
+                    yield Span(event.start, event.end, operation)
 
     def _context(self, kernel: Event) -> Context:
         launch = self.launch(kernel)

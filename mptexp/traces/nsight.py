@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.errors import ParamsError
-from mptexp.traces import launches
+from mptexp.traces import kineto, launches
 from mptexp.traces.launching_layers import GRAPH, PAGES, Event
 from mptexp.traces.operations import Trace
 
 KERNELS, COPIES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 FILLS, CALLS = "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME"
 GRAPHS, RANGES = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "NVTX_EVENTS"
+GPUS, NUMBERED = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
+SM = ("smMajor", "smMinor")
+PID = 0xFFFFFF  # of what `_process` gives, whose bits before are of the machine
 # ENUM_CUDA_MEMCPY_OPER; of unified memory from 11.
 COPY_KINDS = {1: "MemcpyHtoD", 2: "MemcpyDtoH", 8: "MemcpyDtoD", 9: "MemcpyHtoH", 10: "MemcpyPtoP"}
 COPY_KINDS |= {11: PAGES, 12: "MemcpyDtoH", 13: "MemcpyDtoD"}
@@ -58,9 +61,11 @@ def read(file: Path) -> Trace:
             if len(events) > launches.MOST_EVENTS:
                 most = f"{launches.MOST_EVENTS:,}"
                 raise ParamsError(f"it holds more than {most} events; trace fewer steps")
-        models = _models(database, tables)
+        gpus = _gpus(database, tables, process)
     of_pytorch = any(event.name.startswith("aten::") for event in events)
+    models = {number: str(gpu["name"] or "") for number, gpu in gpus.items()}
     trace = launches.of_events(events, models, "PyTorch" if of_pytorch else "")
+    trace = replace(trace, recorded=kineto.capability(gpus, trace.gpu))
     if share == 1:
         return trace
     note = f"of several processes that with most kernel time is explained, {share:.0%} of all"
@@ -117,11 +122,15 @@ def _rows(
     database: sqlite3.Connection, tables: set[str], table: str, *more: str
 ) -> Iterator[sqlite3.Row]:
     """The rows of a table, none where it is missing; NULL for a column that its version lacks."""
-    if table not in tables:
-        return
+    if table in tables:
+        columns = _columns(database, table, more)
+        yield from database.execute(f"SELECT start, end, {columns} FROM {table}")
+
+
+def _columns(database: sqlite3.Connection, table: str, names: Sequence[str]) -> str:
+    """Columns to select, NULL for those that a table lacks."""
     has = {row["name"] for row in database.execute(f"PRAGMA table_info({table})")}
-    columns = [name if name in has else f"NULL AS {name}" for name in dict.fromkeys(more)]
-    yield from database.execute(f"SELECT start, end, {', '.join(columns)} FROM {table}")
+    return ", ".join(n if n in has else f"NULL AS {n}" for n in dict.fromkeys(names))
 
 
 def _process(identifier: int | None) -> int | None:
@@ -151,9 +160,37 @@ def _times(row: Mapping[str, Any] | sqlite3.Row) -> Sequence[float]:
     return row["start"] / 1e3, max(row["end"], row["start"]) / 1e3
 
 
-def _models(database: sqlite3.Connection, tables: set[str]) -> dict[str, str]:
-    """The names of the GPUs by number."""
-    if "TARGET_INFO_GPU" not in tables:
+def _gpus(
+    database: sqlite3.Connection, tables: set[str], process: int | None
+) -> dict[str, dict[str, Any]]:
+    """What is known of the GPUs, by the numbers that they have in a process.
+
+    CUDA numbers the fastest first, and only those that the process may see; Nsight numbers all.
+    Without a table that says which is which, several different ones have no name.
+    """
+    if GPUS not in tables:
         return {}
-    rows = database.execute("SELECT id, name FROM TARGET_INFO_GPU")
-    return {str(number): str(name) for number, name in rows}
+    columns = _columns(database, GPUS, ["id", "name", "computeMajor", "computeMinor", *SM])
+    known = {row["id"]: _gpu(row) for row in database.execute(f"SELECT {columns} FROM {GPUS}")}
+    numbers = _numbers(database, tables, process)
+    if numbers and known.keys() >= {*numbers.values()}:
+        return {str(number): known[gpu] for number, gpu in numbers.items()}
+    alike = len({gpu["name"] for gpu in known.values()}) == 1
+    return {str(gpu): about for gpu, about in known.items()} if alike else {}
+
+
+def _gpu(row: sqlite3.Row) -> dict[str, Any]:
+    """A GPU with its compute capability, which some versions name by its multiprocessors."""
+    about = dict(row)
+    if about["computeMajor"] is None:
+        about |= {"computeMajor": about[SM[0]], "computeMinor": about[SM[1]]}
+    return about
+
+
+def _numbers(database: sqlite3.Connection, tables: set[str], process: int | None) -> dict[Any, Any]:
+    """Nsight's number of each GPU by CUDA's in a process; empty where that is not told."""
+    if NUMBERED not in tables or process is None:
+        return {}
+    columns = _columns(database, NUMBERED, ["cudaId", "gpuId", "pid"])
+    rows = database.execute(f"SELECT {columns} FROM {NUMBERED}")
+    return {row["cudaId"]: row["gpuId"] for row in rows if row["pid"] == process & PID}

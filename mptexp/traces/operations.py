@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mptexp.errors import ParamsError
@@ -29,6 +30,7 @@ TO_DEVICE = re.compile(r"H2D|HtoD|HostToDevice|(Memcpy|\()M2D")
 COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)  # copies and fills
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
 OF_BATCH = 2  # copies between other products: its inputs and its labels
+FORWARD = ("forward", "loss", "other")  # parts of its products; without the stack they have none
 LOOP_PAUSE_US = 1000.0  # beside other work a longer one between operations of loops is not theirs
 # Operations of TensorFlow that carry what a loop takes and gives: they stand at its ends.
 IN_LOOP = re.compile(r"^Tensor(List|Array)")
@@ -203,8 +205,8 @@ def of_steps(
     Raises:
         ParamsError: where a step takes hours, or no time.
     """
-    spans, number = list(operations), len(steps.intervals) * every
-    spans = spans if fed else list(_without_weights(spans, steps))
+    spans, waits, number = list(operations), list(waits), len(steps.intervals) * every
+    spans = spans if fed else list(_without_weights(spans, waits, steps))
     waits = [*waits, *_in_loops(spans)]
     if max(steps.seconds()) > LONGEST_S:
         hours = max(steps.seconds()) / 3600
@@ -264,28 +266,55 @@ def _left(
     return tuple(made)
 
 
-def _without_weights(spans: Sequence[Span], steps: Steps) -> Iterator[Span]:
-    """Spans in which what is copied to the device again and again within a step is no batch.
+def _without_weights(spans: Sequence[Span], waits: Sequence[Span], steps: Steps) -> Iterator[Span]:
+    """Spans in which what is copied to the device again and again within a batch is no batch.
 
     Such as weights that are kept on the host and sent layer by layer. A batch is what is copied
-    before the first product of a step; after the last one it may be the next.
+    before the first product of a step, or of a micro-batch in it; after the last one it may be the
+    next.
     """
-    products = sorted(s.start for s in spans if kernels.work(s.operation.kernel) == "matrix")
-    begin, end = steps.between
+    products = sorted(s for s in spans if kernels.work(s.operation.kernel) == "matrix")
+    instants = [product.start for product in products]
+    (begin, end), number = steps.between, len(steps.intervals)
     sent = [s for s in spans if begin <= s.start < end and _may_be_batch(s.operation)]
-    places = {bisect_right(products, span.start) for span in sent}
-    if len(places) <= OF_BATCH * len(steps.intervals):
+    places = {bisect_right(instants, span.start) for span in sent}
+    anew = {n for n in _begun_anew(products) if begin < instants[n] < end}
+    read = _places_read(waits, instants, steps)
+    if len(places) <= OF_BATCH * max(number, len(anew) + 1, len(read)):
         yield from spans
         return
+    edges = {bisect_left(instants, edge) for interval in steps.intervals for edge in interval}
+    beside_batches = edges | anew
     ends = [end for _, end in steps.intervals]
     for span in spans:
         step = bisect_right(ends, span.start)
-        if step < len(ends) and _may_be_batch(span.operation):
-            begin, end = steps.intervals[step]
-            before = bisect_left(products, begin) < bisect_right(products, span.start)
-            if before and _next(products, span.start) < end:
-                span = span._replace(operation=span.operation._replace(part="other"))
+        within = step < number and steps.intervals[step][0] <= span.start
+        amid = within and bisect_right(instants, span.start) not in beside_batches
+        if amid and _may_be_batch(span.operation):
+            span = span._replace(operation=span.operation._replace(part="other"))
         yield span
+
+
+def _begun_anew(products: Sequence[Span]) -> Iterator[int]:
+    """The places of products with which a forward pass begins after a backward pass."""
+    for place, (before, product) in enumerate(pairwise(products), 1):
+        if before.operation.part == "backward" and product.operation.part in FORWARD:
+            yield place
+
+
+def _places_read(waits: Iterable[Span], instants: Sequence[float], steps: Steps) -> set[int]:
+    """Before which products the host awaited batches in the steps.
+
+    It may be ahead of the device: how many these are is known, not before which each batch ran.
+    """
+    begin, end = steps.between
+    read = [w for w in waits if w.operation.state == "input" and begin <= w.start < end]
+    places, until = set(), -math.inf
+    for wait in sorted(read, key=lambda wait: (wait.start, -wait.end)):
+        if wait.start >= until:  # else it is within another, which awaits the same batch
+            places.add(bisect_right(instants, wait.end))
+            until = wait.end
+    return places
 
 
 def _may_be_batch(operation: Operation) -> bool:

@@ -3,11 +3,11 @@
 import math
 import re
 import statistics
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from mptexp.traces import kernels, operations, step_bounds
@@ -65,12 +65,14 @@ def of(
         gradients: when kernels were launched that only a training has.
         graphs: when CUDA graphs were launched, which may hold a backward pass.
     """
-    trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
-    trained += [*gradients, *graphs]
+    passes = [e for e in events if e.kind == "op" and BACKWARD.search(e.name)]
+    trained = [*(e.start for e in passes), *gradients]
+    if not _launches_any(passes, graphs):
+        trained += graphs
     updated = [event.start for event in _stepping(events)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
-        marks = _of_one_name(named)
+        marks = _of_one_name(named, sorted(trained))
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
             return step_bounds.marked(
@@ -104,15 +106,41 @@ def _unmarked(
     return step_bounds.marked(pairs, operations.busy(spans), how, launched, waited=waited)
 
 
-def _of_one_name(events: Sequence[Event]) -> list[Interval]:
-    """The marks of the name that most have, numbers left out; of several the one that comes first.
+def _launches_any(passes: Iterable[Event], graphs: Iterable[float]) -> bool:
+    """Whether a backward pass that the host names launches any CUDA graph, as compiled ones do.
 
-    A range around reading a batch, followed by one around the step, are one step together.
+    Then no other graph holds one, and a step that replays only such others is an evaluation.
+    """
+    ordered = sorted((event.start, event.end) for event in passes)
+    until = [-math.inf, *accumulate((end for _, end in ordered), max)]
+    return any(at < until[bisect_right(ordered, (at, math.inf))] for at in graphs)
+
+
+def _of_one_name(events: Sequence[Event], trained: Sequence[float]) -> list[Interval]:
+    """The marks of one name, numbers left out: of that with which most backward passes begin.
+
+    So an evaluation with more ranges, of another name, is not explained instead of its training. Of
+    several such names that which most marks have, then the one that comes first: a range around
+    reading a batch, followed by one around the step, are one step together.
+
+    Args:
+        trained: when some part of a backward pass began, in order.
     """
     by_name: dict[str, list[Interval]] = {}
     for event in sorted(events, key=lambda event: event.start):
         by_name.setdefault(re.sub(r"\d+", "", event.name), []).append((event.start, event.end))
-    return max(by_name.values(), key=len, default=[])
+
+    def rank(marks: Sequence[Interval]) -> tuple[int, int]:
+        return len(step_bounds.holding(_to_next(marks), trained)), len(marks)
+
+    return max(by_name.values(), key=rank, default=[])
+
+
+def _to_next(marks: Sequence[Interval]) -> Steps:
+    """Steps from each mark to the next; the last one lasts at least as long as that before it."""
+    begins = [begin for begin, _ in marks]
+    (last, end), before = marks[-1], begins[-2:][0]
+    return step_bounds.adjoining([*marks[:-1], (last, max(end, 2 * last - before))], "")
 
 
 def _stepping(events: Iterable[Event]) -> list[Event]:

@@ -8,6 +8,7 @@ from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.foreign_traces import Comparison, Recording
 from mptexp.report import trace_report
 from mptexp.report.answers import trace_answer
+from mptexp.traces.kineto import CAPABILITY
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.step_bounds import WHOLE
 
@@ -347,6 +348,10 @@ def test_other_gpus_ranks_versions_and_stacks_are_named():
               recorded={"ranks": "8", "Python's stack": "recorded"})  # fmt: skip
     assert Comparison(one, many).places == {"GPUs": ("1", "8"), "ranks": ("1", "8")}
     assert Comparison(one, one).places == {}
+    # A GPU's capability is said with its name, once.
+    old, new = (of(one, gpu=f"GPU:0 {name}", recorded={CAPABILITY: capability})
+                for name, capability in (("V100", "7.0"), ("A100", "8.0")))  # fmt: skip
+    assert Comparison(old, new).places == {"GPU": ("V100", "A100")}
 
 
 def test_ranks_that_one_trace_alone_tells_are_named_in_either_order():

@@ -162,6 +162,13 @@ def test_how_it_was_recorded_is_told():
     assert read(bare, **strange).recorded == {"Python's stack": "not recorded"}
 
 
+def test_the_compute_capability_is_that_of_the_gpu_that_is_explained():
+    gpus = [{"id": 1, "computeMajor": 9, "computeMinor": 0}, {"id": 0, "computeMajor": "x"}]
+    assert kineto.CAPABILITY not in read(gpu_steps(2), deviceProperties=gpus).recorded
+    gpus[1] = {"id": 0, "name": "Quadro GV100", "computeMajor": 7, "computeMinor": 0}
+    assert read(gpu_steps(2), deviceProperties=gpus).recorded[kineto.CAPABILITY] == "7.0"
+
+
 def test_a_machine_with_a_gpu_of_which_nothing_was_recorded_is_named():
     made = [host("aten::addmm", 0, 9), host("aten::addmm", 10, 9)]
     (note,) = read(made, deviceProperties=[{"id": 0, "name": "A100"}]).notes
@@ -208,3 +215,15 @@ def test_a_step_waits_for_a_loader_that_is_none_of_pytorch_s():
     assert rows(read(frames))["input", ""] == rows(read(gpu_steps(2)))["input", ""]
     other = [e | {"tid": 5} if "__next__" in e["name"] else e for e in frames]
     assert rows(read(other))["input", ""].seconds == pytest.approx(50e-6)  # the copy alone
+
+
+def test_what_gloo_sends_between_cpus_is_communication():
+    # The lie: "the host bounds this training: for 82 % of a step the device has no work", of CPUs
+    # that wait for one another's gradients.
+    events = [event for n in range(3) for event in (
+        host(f"ProfilerStep#{n}", n * 1000, 1000),
+        host("aten::mm", n * 1000 + 100, 200),
+        host("gloo:all_reduce", n * 1000 + 400, 500, "user_annotation"))]  # fmt: skip
+    took = {row.op: row.seconds for row in kineto.read(events, {}).operations}
+    assert took["gloo:all_reduce"] == pytest.approx(500e-6)
+    assert breakdown.cause("op", "other", "gloo:all_reduce", "") == "communication"

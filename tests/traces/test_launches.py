@@ -279,6 +279,29 @@ def test_kernels_that_were_launched_and_not_recorded_are_said_or_refused():
     assert read([*events, *more]).notes == ()
 
 
+def test_what_autograd_s_thread_captures_is_not_lost():
+    # The lie: "75 of 150 kernels … the profiler lost them", of a graph that was captured meanwhile.
+    events = gpu_steps(50)
+    begin, *_ = sorted(e["ts"] for e in events if e["name"] == "cudaLaunchKernel")
+    captured = [host("cudaLaunchKernel", begin + 3 + n, 0.5, "cuda_runtime", tid=7,
+                     correlation=80_000 + n) for n in range(20)]  # fmt: skip
+    with pytest.raises(ParamsError, match="20 of 170 kernels"):
+        read([*events, *captured])
+    around = [host("cudaStreamBeginCapture", begin + 2, 0.5, "cuda_runtime"),
+              host("cudaStreamEndCapture", begin + 40, 0.5, "cuda_runtime")]  # fmt: skip
+    assert read([*events, *captured, *around]).notes == ()
+
+
+@pytest.mark.parametrize("name", ["ForwardBackward", "Forward and backward"])
+def test_a_range_of_one_s_own_is_no_backward_pass_whatever_it_is_called(name):
+    # The lie: "Copies to the GPU within layers", of batches copied in a range "ForwardBackward".
+    own = [host(name, e["ts"] - 1, 5, "user_annotation")
+           for e in gpu_steps(3) if e["name"] == "cudaLaunchKernel"]  # fmt: skip
+    made, plain = read([*gpu_steps(3), *own]), read(gpu_steps(3))
+    assert rows(made) == rows(plain)
+    assert made.trains == plain.trains
+
+
 def test_time_in_which_another_gpu_of_the_process_works_is_not_the_host_s():
     # The lie: of a model spread over four GPUs, one of which worked at nearly every instant, "the
     # host bounds this training: for 75 % of a step the device has no work".

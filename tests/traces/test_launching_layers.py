@@ -61,6 +61,25 @@ def test_what_an_optimizer_s_step_calls_forward_and_backward_is_not_the_optimize
     assert parts == {12: "other", 23: "optimizer", 35: "backward", 72: "optimizer", 86: "forward"}
 
 
+def test_an_optimizer_that_computes_on_the_cpu_beside_a_gpu_is_seen():
+    # The lie: "the host bounds this training: 75 %", with CUDA graphs and torch.compile advised, of
+    # an optimizer whose state was offloaded to the CPU.
+    events = [
+        event("op", "Optimizer.step#AdamW.step", 100, 9000),
+        event("op", "aten::_foreach_add_", 200, 3000),
+        event("op", "aten::add_", 210, 2000),
+        event("op", "aten::_foreach_mul_", 4000, 4040),  # as short as a launch
+        event("op", "aten::_foreach_sqrt", 5000, 8000),  # which launches a kernel
+        event("op", "aten::rand", 9500, 9900),  # of nothing that is known
+        LAUNCH,
+        LAUNCH._replace(start=6000, end=6010),
+    ]
+    (found,) = Host(events).beside_gpu()
+    assert (found.start, found.end) == (200, 3000)
+    assert found.operation.part == "optimizer"
+    assert found.operation.kernel == "(on the host)"
+
+
 def test_an_optimizer_that_steps_within_the_backward_pass_is_one():
     events = [
         event("op", "autograd::engine::evaluate_function: AccumulateGrad", 0, 40),

@@ -7,7 +7,7 @@ from builders import NSIGHT, nsight_export
 
 from mptexp.diagnosis import breakdown
 from mptexp.errors import ParamsError
-from mptexp.traces import nsight
+from mptexp.traces import kineto, nsight
 
 
 @pytest.mark.parametrize("version", NSIGHT)
@@ -155,3 +155,40 @@ def test_pages_of_unified_memory_that_move_are_no_batch(tmp_path, kind, cause):
             )
     found = breakdown.by_cause_of(breakdown.of_trace(nsight.read(file)))
     assert found[cause] - plain[cause] == pytest.approx(60e-6)
+
+
+@pytest.fixture
+def two_gpus(tmp_path):
+    """An export of a machine with two, of which CUDA numbers the one that Nsight calls 1 first."""
+    file = nsight_export(tmp_path / "a.sqlite", steps=3)
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE TARGET_INFO_GPU SET name = 'NVIDIA T400', computeMajor = 7")
+        database.execute("INSERT INTO TARGET_INFO_GPU (id, name) VALUES (1, 'NVIDIA RTX 4090')")
+        database.execute("ALTER TABLE TARGET_INFO_GPU ADD COLUMN smMajor")
+        database.execute("ALTER TABLE TARGET_INFO_GPU ADD COLUMN smMinor")
+        database.execute("UPDATE TARGET_INFO_GPU SET smMajor = 8, smMinor = 9 WHERE id = 1")
+    return file
+
+
+@pytest.mark.parametrize("machine", [0, 1 << 24])  # above the number of a process
+def test_a_gpu_has_the_name_of_the_one_that_cuda_numbers_so(two_gpus, machine):
+    # The lie: "GPU:0 NVIDIA T400", of a training on the RTX 4090, which CUDA numbers first.
+    with sqlite3.connect(two_gpus) as database:
+        database.execute("CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid)")
+        rows = [(1, 0, 9), (0, 1, 9), (0, 0, 8)]  # the last of another process
+        database.executemany("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (?, ?, ?)", rows)
+        for table in ("KERNEL", "MEMCPY"):
+            database.execute(
+                f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET globalPid = {machine + 9} << 24"
+            )
+    trace = nsight.read(two_gpus)
+    assert trace.gpu == "GPU:0 NVIDIA RTX 4090"
+    assert trace.recorded == {kineto.CAPABILITY: "8.9"}
+
+
+def test_a_gpu_has_no_name_where_it_may_be_either(two_gpus):
+    trace = nsight.read(two_gpus)
+    assert (trace.gpu, trace.recorded) == ("GPU:0", {})
+    with sqlite3.connect(two_gpus) as database:
+        database.execute("UPDATE TARGET_INFO_GPU SET name = 'NVIDIA H100'")
+    assert nsight.read(two_gpus).gpu == "GPU:0 NVIDIA H100"

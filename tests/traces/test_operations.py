@@ -84,6 +84,52 @@ def test_what_is_copied_once_or_twice_a_step_is_a_batch(instants):
     assert sent_at(*instants)["input", ""] == 2 * len(instants)
 
 
+def of_micro_batches(backward, labels=(), weights=(), waits=()):
+    """Microseconds by state and operation of two steps of 200 us with four micro-batches in each.
+
+    Every 50 us 2 us are copied, then four products run from 10 on, the last two of a part. Labels
+    are copied at some instants of a micro-batch, and weights.
+    """
+    forward = Operation("op", "", "other", "linear", "ampere_sgemm_128x64_tn")
+    spans = []
+    for begin in range(0, 400, 50):
+        spans += [Span(begin + at, begin + at + 2, COPY) for at in (0, *labels, *weights)]
+        spans += [Span(begin + at, begin + at + 5, forward) for at in (10, 20)]
+        later = forward._replace(part=backward)
+        spans += [Span(begin + at, begin + at + 5, later) for at in (30, 40)]
+    marks = step_bounds.adjoining([(0, 200), (200, 400)], "marks")
+    trace = operations.of_steps(spans, waits, [], marks, "gpu")
+    found = {(r.state, r.op): round(r.seconds * 1e6) for r in trace.operations}
+    return {of: us for of, us in found.items() if of[0] == "input" or of[1] == COPY.op}
+
+
+def test_the_batches_of_micro_batches_within_a_step_are_no_weights():
+    # The lie, of gradients that are accumulated over four micro-batches in a step, each with a
+    # batch that is awaited: "copies to the GPU within layers 48 %".
+    assert of_micro_batches("backward") == {("input", ""): 8}
+    assert of_micro_batches("backward", labels=(26,)) == {("input", ""): 16}
+    # Beside weights that are sent layer by layer, each still is a batch.
+    both = of_micro_batches("backward", weights=(16, 26, 36))
+    assert both == {("input", ""): 8, ("op", "MemcpyH2D"): 24}
+
+
+@pytest.mark.parametrize("part", ["other", "optimizer"])
+def test_the_batches_of_micro_batches_are_told_by_the_waits_for_them_too(part):
+    # As where a graph, or an inference, has no backward pass that is named.
+    awaited = [Span(at - 4, at - 1, Operation("input")) for at in range(50, 400, 50)]
+    nested = [Span(at - 3, at - 2, Operation("input")) for at in range(50, 400, 50)]
+    assert of_micro_batches(part)["op", "MemcpyH2D"] == 6
+    assert ("op", "MemcpyH2D") not in of_micro_batches(part, waits=[*awaited, *nested])
+
+
+def test_frames_within_a_wait_for_a_batch_await_no_other_batch():
+    # A host ahead of its device: while it awaits one batch, products of another run.
+    outer = [Span(begin, begin + 40, Operation("input")) for begin in (5, 205)]
+    inner = [Span(at, at + 1, Operation("input")) for begin in (5, 205)
+             for at in (begin + 3, begin + 8, begin + 18, begin + 28)]  # fmt: skip
+    assert of_micro_batches("other", waits=[*outer, *inner])["op", "MemcpyH2D"] == 6
+
+
 def test_python_on_a_cpu_goes_before_what_runs_beside_it():
     python = Operation("op", "odd", "forward", "EagerPyFunc")
     (owned,) = operations.shares([Span(0, 8, python), Span(2, 10, A)], [], (0, 10))

@@ -45,6 +45,7 @@ CUT_SHORT = (
     "no backward pass, so nothing is said of what bounds it; record some whole steps"
 )
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
+MOSTLY = 0.5  # of what is left out: more than this is most of it
 UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
 # What 16 bits could halve beside memory-bound work and casts, of `foreign_traces.HALVED`.
 MOVED = {
@@ -299,7 +300,8 @@ def notes(recording: Recording) -> list[str]:
     said = list(trace.notes)
     if trace.warm_up:
         first = wording.count(trace.warm_up, "first step")
-        said.append(f"{first} left out as warm-up{_left_out(trace, trace.left[: trace.warm_up])}")
+        left = trace.left[: trace.warm_up]
+        said.append(f"{first} left out {_first_steps(left)}{_left_out(trace, left)}")
     if trace.untrained:
         others = wording.count(trace.untrained, "step")
         said.append(f"{others} without a backward pass left out, as evaluations have none")
@@ -325,6 +327,15 @@ def notes(recording: Recording) -> list[str]:
             f"{wording.listed(shares)}"
         )
     return said + _counted(recording)
+
+
+def _first_steps(left: Sequence[Mapping[str, float]]) -> str:
+    """What long first steps may be: mostly the device's work need not be a warm-up."""
+    took = sum(sum(states.values()) for states in left)
+    worked = sum(states.get("op", 0.0) for states in left)
+    if worked <= MOSTLY * took:
+        return "as warm-up"
+    return "as longer than the others (a warm-up, a prefill or another shape of batch)"
 
 
 def _left_out(trace: Trace, left: Sequence[Mapping[str, float]]) -> str:

@@ -2,11 +2,16 @@
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
 
 from mptexp.diagnosis import ablations
 from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.causes import CAUSES
-from mptexp.diagnosis.foreign_traces import FEWER_BITS, SENT_IN_16_BITS, Recording
+from mptexp.diagnosis.foreign_traces import FEWER_BITS, MOST, SENT_IN_16_BITS, Recording
+from mptexp.traces import kernels
+from mptexp.traces.kineto import CAPABILITY
 from mptexp.traces.operations import Trace
 
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
@@ -22,6 +27,10 @@ TRY: dict[tuple[str, str], Sequence[str]] = {
     ("host", "TensorFlow"): ["a larger batch", "steps_per_execution", "jit_compile=True"],
     ("host", "JAX"): ["a larger batch", "several steps in one jit (lax.scan)",
                       "fewer waits for results"],
+    ("on the host", "PyTorch"): [
+        "parameters and the optimizer's state on the GPU, where they fit",
+        "an optimizer that is made for the CPU, beside other work", "a version of the operation "
+        "for GPUs"],
     ("idle", "PyTorch"): ["fewer .item(), .cpu() and print of losses: each waits for the GPU"],
     ("memory", "PyTorch"): ["torch.compile, which fuses it", "channels_last",
                             "fused normalizations"],
@@ -38,18 +47,60 @@ TRY: dict[tuple[str, str], Sequence[str]] = {
 }  # fmt: skip
 # Where nothing stands above, what a cause's row has, but for what is said in mptexp's own keys.
 PLAIN = (None, ablations.BATCH, ablations.NO_NORMALIZATION)
-# Of what to try: what a trace shows to be done already, by an operation or a kernel.
+
+
+class Done(NamedTuple):
+    """How a trace shows that something is done already.
+
+    Attributes:
+        shows: finds it in the name of an operation or a kernel.
+        concerns: the cause whose work it would be done to.
+        least: of that work's time, so much shows it where it is done.
+        works: what kernels that show it do, of `kernels.WORK`.
+        tells: is in the name of a kernel of that work from which it could be seen.
+    """
+
+    shows: re.Pattern
+    concerns: str
+    least: float
+    works: Sequence[str] = ()
+    tells: re.Pattern = re.compile("")
+
+
+# In the names of collectives that tell their type, which those that only copy do not.
+OF_FLOATS = re.compile("_(bf16|f16|f32|f64|half|bfloat16|float|double)", re.IGNORECASE)
+# A compiler leaves much of memory-bound work to libraries; but one compiled metric is no step.
+COMPILED = 0.05
 DONE = {
-    "torch.compile": re.compile("^triton_|^CompiledFunction|CompiledFxGraph"),
-    "fused=True": re.compile("^_fused_(adamw?|sgd|adagrad)_"),
-    "gradients in 16 bits": SENT_IN_16_BITS,
-    "jit_compile": re.compile(r"fusion([._]\d+)*$"),
+    "torch.compile": Done(
+        re.compile("^triton_|^CompiledFunction|CompiledFxGraph"), "memory", COMPILED
+    ),
+    "fused=True": Done(
+        re.compile("^_fused_(adamw?|sgd|adagrad)_"), "optimizer", MOST, ["optimizer"]
+    ),
+    "gradients in 16 bits": Done(SENT_IN_16_BITS, "communication", MOST, tells=OF_FLOATS),
+    "jit_compile": Done(re.compile(r"fusion([._]\d+)*$"), "memory", COMPILED),
 }
-# Of what to try: what only a training has, and a type that GPUs before Ampere only emulate.
+# Collectives that add no gradients up: between the stages of a pipeline, between experts.
+SENT_TO_ONE = re.compile("send_?recv|all_?-?to_?-?all|deep_ep", re.IGNORECASE)
+TO_ONE = ["a larger batch per device", "what is sent in 16 bits, unless it is in them already",
+          "other work while it is sent"]  # fmt: skip
+# Of what to try: what only a training has, what only a GPU has, what only images with channels
+# have, and a type that GPUs before Ampere only emulate.
 OF_TRAINING = re.compile("optimizer|zero_grad|gradient|backward|one update")
+OF_GPU = ["CUDA", "GPU", "pin_memory"]
+OF_CHANNELS = "channels_last"
+CHANNELS = re.compile(
+    r"conv(?!ert)|fprop|dgrad|wgrad|winograd|im2col|col2im|nchw|nhwc|[shd]\d*cudnn_", re.IGNORECASE
+)
 SINCE_AMPERE = re.compile("bfloat16")
 TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
+AMPERE, VOLTA = (8, 0), (7, 0)
+# By its name, where a trace does not tell a GPU's compute capability.
 BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Quadro RTX)\b")
+# Before Tensor Cores only these multiply faster in 16 bits.
+TWICE_IN_16_BITS = ((5, 3), (6, 0), (6, 2))
+NO_FASTER = "a smaller or sparser model: this GPU multiplies no faster in 16 bits"
 IN_16_BITS = FEWER_BITS["float16"]
 MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None where unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
@@ -63,25 +114,61 @@ MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None wher
 
 def advice(cause: str, recording: Recording) -> str:
     """What can be tried against a cause and is not done already; a dash where there is nothing."""
-    trace, precision = recording.trace, recording.precision
     if cause == "matrix":
-        lacks_tf32 = bool(BEFORE_AMPERE.search(trace.gpu)) or trace.device == "cpu"
-        text = MATRIX[None if precision is None else min(precision, IN_16_BITS)]
-        return text.replace(TF32, "") if lacks_tf32 else text
+        return _against_matrix_work(recording)
     plain = {row.name: [r.text for r in row.remedies if r.ablation in PLAIN] for row in CAUSES}
-    texts = TRY.get((cause, trace.framework)) or plain.get(cause, [])
-    useless = _useless(recording)
-    texts = [_without(text, useless) for text in texts if _applies(text, trace)]
-    texts = [text for text in texts if text]
+    own = TRY.get((cause, recording.trace.framework), [])
+    if cause == "communication" and _sent_to_one(recording.rows):
+        own = TO_ONE
+    texts = _of_use(own, recording) or _of_use(plain.get(cause, []), recording)
     return ("; " if any("," in text for text in texts) else ", ").join(texts) or "–"
 
 
+def _against_matrix_work(recording: Recording) -> str:
+    trace, precision = recording.trace, recording.precision
+    bits = None if precision is None else min(precision, IN_16_BITS)
+    if bits != IN_16_BITS and _no_faster_in_16_bits(trace):
+        return NO_FASTER
+    lacks_tf32 = _before_ampere(trace) or trace.device == "cpu"
+    return MATRIX[bits].replace(TF32, "") if lacks_tf32 else MATRIX[bits]
+
+
+def _of_use(remedies: Sequence[str], recording: Recording) -> list[str]:
+    """What of it, or what alternatives in it, can be done here and is not done already."""
+    useless = _useless(recording)
+    left = [_without(text, useless) for text in remedies]
+    return [text for text in left if text and _applies(text, recording.trace)]
+
+
+def _sent_to_one(rows: pd.DataFrame) -> bool:
+    """Whether most communication is between two devices each, by its time."""
+    sent = rows[rows.cause == "communication"]
+    to_one = _named(sent, SENT_TO_ONE)
+    return bool(sent.seconds[to_one].sum() > MOST * sent.seconds.sum())
+
+
 def _useless(recording: Recording) -> list[str]:
-    """Words of what is of no use: it is done already, or needs memory that there is not."""
-    names = {*recording.rows.op, *recording.rows.kernel}
-    useless = [word for word, shows in DONE.items() if any(map(shows.search, names))]
-    useless += ["CUDA graphs"] * recording.trace.graphed
+    """Words of what is of no use: done already, not there, or in need of memory that is full."""
+    rows, trace = recording.rows, recording.trace
+    useless = [word for word, done in DONE.items() if _is_done(done, rows)]
+    useless += OF_GPU if trace.device == "cpu" else []
+    useless += [] if _named(rows, CHANNELS).any() else [OF_CHANNELS]
+    useless += ["CUDA graphs"] * trace.graphed
     return useless + ["a larger batch"] * (recording.share("allocation") >= LEAST_SHARE)
+
+
+def _is_done(done: Done, rows: pd.DataFrame) -> bool:
+    """Whether enough of the work that something could be done to shows it, by time."""
+    shows = _named(rows, done.shows) | rows.kernel.map(kernels.work).isin(done.works)
+    concerned = shows | ((rows.cause == done.concerns) & _named(rows, done.tells))
+    return bool(rows.seconds[shows].sum() > done.least * rows.seconds[concerned].sum())
+
+
+def _named(rows: pd.DataFrame, pattern: re.Pattern) -> pd.Series:
+    """Which rows have an operation or a kernel in whose name a pattern is."""
+    either = zip(rows.op, rows.kernel, strict=True)
+    found = [bool(pattern.search(op) or pattern.search(kernel)) for op, kernel in either]
+    return pd.Series(found, rows.index, bool)
 
 
 def _without(remedy: str, useless: Sequence[str]) -> str:
@@ -94,4 +181,21 @@ def _applies(remedy: str, trace: Trace) -> bool:
     """Whether what could be tried exists in this work and on this GPU."""
     if trace.trains is False and OF_TRAINING.search(remedy):
         return False
-    return not (SINCE_AMPERE.search(remedy) and BEFORE_AMPERE.search(trace.gpu))
+    return not (SINCE_AMPERE.search(remedy) and _before_ampere(trace))
+
+
+def _before_ampere(trace: Trace) -> bool:
+    """Whether a GPU is older than Ampere, by its compute capability, else by its name."""
+    capability = _capability(trace)
+    return capability < AMPERE if capability else bool(BEFORE_AMPERE.search(trace.gpu))
+
+
+def _no_faster_in_16_bits(trace: Trace) -> bool:
+    """Whether a GPU is known to multiply no faster in 16 bits."""
+    capability = _capability(trace)
+    return bool(capability) and capability < VOLTA and capability not in TWICE_IN_16_BITS
+
+
+def _capability(trace: Trace) -> tuple[int, ...]:
+    """A GPU's compute capability; empty where the trace does not tell it."""
+    return tuple(int(part) for part in trace.recorded.get(CAPABILITY, "").split(".") if part)

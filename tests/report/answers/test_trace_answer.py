@@ -89,6 +89,14 @@ def test_what_steps_that_are_left_out_hold_is_said():
     assert later.endswith(": 13 ms, 68 % of all recorded steps (work 69 % and wait for input 27 %)")
 
 
+def test_a_long_first_step_of_work_need_not_be_a_warm_up():
+    # The lie: the prefill of a generation, 61 % of the recording, "left out as warm-up".
+    made = recording()
+    trace = replace(made.trace, warm_up=1, left=({"op": 0.004, "host": 0.001},))
+    (note,) = trace_answer.notes(replace(made, trace=trace))
+    assert "left out as longer than the others (a warm-up, a prefill or another shape" in note
+
+
 def test_what_the_recordings_do_not_tell_is_said(pair):
     assert "Whether both had the same batch size and GPU is unavailable. In after <b>" in (
         trace_answer.verdict(pair)

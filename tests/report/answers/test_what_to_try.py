@@ -41,6 +41,7 @@ def test_the_advice_follows_from_what_was_recorded():
     assert "fused optimizers (fused=True), zero_grad" in advised("host", trains=True)
     assert advised("host", trains=False) == "a larger batch, torch.compile or CUDA graphs"
     assert "gradients" not in advised("communication", trains=False)
+    assert "optimizer's state on the GPU" in advised("on the host", trains=True)
     assert advised("matrix", kernel=TENSORFLOAT32).startswith("16 bits in place of TF32")
     assert "in few bits already" in advised("matrix", kernel=FLOAT16)
     v100, a100 = "GPU:0 Tesla V100-SXM2-32GB", "GPU:0 NVIDIA A100-SXM4-80GB"
@@ -75,6 +76,83 @@ def test_what_a_trace_shows_to_be_done_is_not_advised():
     for name, advised in (("bf16", False), ("f32", True)):
         sent = with_kernels(f"ncclDevKernel_AllReduce_Sum_{name}_RING_LL(x)")
         assert ("gradients in 16 bits" in what_to_try.advice("communication", sent)) is advised
+
+
+def test_what_little_work_shows_is_not_done_to_the_rest():
+    # The lies: no gradients in 16 bits, which 4 ms of float32 lacked beside a metric in bfloat16;
+    # no torch.compile of a step one kernel of which was compiled.
+    sent = "ncclDevKernel_AllReduce_Sum_{}_RING_LL(x)".format
+    metric = [sent("bf16"), *[sent("f32")] * 3]
+    assert "gradients in 16 bits" in what_to_try.advice("communication", with_kernels(*metric))
+    # What does not tell its type, such as weights that are gathered, says nothing against it.
+    gathered = [sent("bf16"), *["ncclDevKernel_AllGather_RING_LL(x)"] * 3]
+    assert "16 bits" not in what_to_try.advice("communication", with_kernels(*gathered))
+    plain = ["void at::native::vectorized_elementwise_kernel<4, x>"] * 25
+    compiled = with_kernels("triton_poi_fused_add_7", *plain)
+    assert "torch.compile" in what_to_try.advice("memory", compiled)
+
+
+@pytest.mark.parametrize("name", ["ncclDevKernel_SendRecv(x)", "ncclKernel_AllToAll_RING_LL(x)"])
+def test_what_one_device_sends_another_is_no_gradient(name):
+    # The lie: "gradients in 16 bits, communication during the backward pass" against what the
+    # stages of a pipeline send each other.
+    text = what_to_try.advice("communication", with_kernels(name))
+    assert not re.search("gradient|backward", text)
+    assert "what is sent in 16 bits" in text
+
+
+def with_capability(version, gpu="GPU:0 NVIDIA X", **changes):
+    made = typed(changes.pop("kernel", FLOAT32), "a", gpu=gpu, **changes)
+    recorded = {**made.trace.recorded, kineto.CAPABILITY: version}
+    return replace(made, trace=replace(made.trace, recorded=recorded))
+
+
+def test_a_gpu_is_known_by_its_compute_capability():
+    # The lies: TF32 and a model in bfloat16 on a Quadro GV100, which no list of names had; 16 bits
+    # against matrix work on a Quadro P5000, where they have 1/64 of float32's rate.
+    gv100 = with_capability("7.0", "GPU:0 Quadro GV100")
+    assert what_to_try.advice("matrix", gv100) == "16 bits; a smaller or sparser model"
+    assert "bfloat16" not in what_to_try.advice("casts", gv100)
+    later = with_capability("12.0", "GPU:0 NVIDIA RTX 2000 V100")  # a name that misleads
+    assert "TF32" in what_to_try.advice("matrix", later)
+    assert "bfloat16" in what_to_try.advice("casts", later)
+    for version, faster in (("5.2", False), ("6.0", True), ("6.1", False), ("7.5", True)):
+        text = what_to_try.advice("matrix", with_capability(version))
+        assert text.startswith("16 bits") is faster
+    assert "few bits already" in what_to_try.advice(
+        "matrix", with_capability("6.1", kernel=FLOAT16)
+    )
+
+
+def test_channels_last_is_advised_only_where_there_are_channels():
+    # The lie: "channels_last" against the casts of a transformer without a convolution.
+    assert "channels_last" in advised("casts", gpu="GPU:0 Tesla V100-SXM2-32GB")
+    assert "channels_last" in advised("memory")
+    rows = recording().trace.operations
+    products = [row._replace(op="addmm", kernel=FLOAT32) for row in rows if row.state == "op"]
+    product = {"operations": products, "gpu": "GPU:0 Tesla V100-SXM2-32GB"}
+    memory, casts = advised("memory", **product), advised("casts", **product)
+    assert memory == "torch.compile, which fuses it; fused normalizations"
+    # Where nothing of that is of use, what holds everywhere stands there rather than a dash.
+    assert casts == "fewer changes of type or layout between layers"
+
+
+def test_an_optimizer_that_is_fused_by_another_library_is_fused():
+    # The lie: "fused optimizers (fused=True)" of a training with apex's FusedAdam.
+    apex = "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float, float>>"
+    assert "fused=True" in what_to_try.advice("host", recording())
+    assert "fused=True" not in what_to_try.advice("host", with_kernels(*[apex] * 3))
+
+
+def test_a_cpu_is_not_advised_what_only_gpus_have():
+    # The lie: "CUDA graphs", "pin_memory with non_blocking copies", "decoding on the GPU" of a
+    # training on a CPU.
+    for framework in ("TensorFlow", "JAX", "PyTorch", ""):
+        for cause in LABELS:
+            text = advised(cause, framework=framework, device="cpu", gpu="")
+            assert not re.search("CUDA|GPU|pin_memory", text), (framework, cause)
+    assert advised("host", device="cpu").startswith("a larger batch, torch.compile, fused")
+    assert advised("input", device="cpu").startswith("more workers of the DataLoader, prefetch")
 
 
 def test_advice_is_not_in_the_keys_of_a_sweep():
