@@ -38,6 +38,7 @@ ALLOCATES = re.compile(
 )
 GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
 SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
+MARKS = (STEP, RANGE, OPTIMIZER)  # what a thread that trains bears
 MARKED, BY_OPTIMIZER = ("ProfilerStep#N", "ranges named as steps"), "the optimizer's steps"
 ONE_OPTIMIZER = (
     "a step is one of the optimizer's: if there are two of one class, it is a part of a step; "
@@ -173,27 +174,30 @@ def _round(events: Iterable[Event], ended: Sequence[float]) -> int:
 
 
 def waits(events: Sequence[Event]) -> list[Span]:
-    """When the threads that train waited for a batch, for the device, for memory, or to copy."""
-    trainers = _trainers(events)
-    own = [event for event in events if event.thread in trainers]
-    return [*_waits(own), *_blocked(events, trainers)]
+    """When the threads that train waited for a batch, for the device, for memory, or to copy.
 
-
-def _trainers(events: Sequence[Event]) -> Collection[Any]:
-    """The threads that train: they launch kernels or bear the steps' marks; all if none does.
-
-    What another one awaits, such as one that reads batches ahead, keeps no step waiting.
+    These launch kernels or bear the marks of steps; all do if none does. What another one awaits,
+    such as one that reads batches ahead, keeps no step waiting. It may prepare them on the GPU: a
+    batch is awaited by those with marks, where there are any.
     """
-    training = (STEP, RANGE, OPTIMIZER, LAUNCHES, GRAPH_LAUNCH)
+    marked = _threads(events, MARKS)
+    trainers = marked | _threads(events, (LAUNCHES, GRAPH_LAUNCH)) or {e.thread for e in events}
+    readers = marked or trainers
+    own = [event for event in events if event.thread in trainers]
+    batches = reads([event for event in own if event.thread in readers])
+    awaited = [Span(event.start, event.end, Operation("input")) for event in batches]
+    return [*awaited, *_waits(own), *_blocked(events, trainers)]
+
+
+def _threads(events: Sequence[Event], patterns: Iterable[re.Pattern[str]]) -> set[Any]:
+    """The threads with an operation or a call of such a name."""
     names = {e.name for e in events if e.kind in ("op", "launch")}
-    names = {name for name in names if any(pattern.search(name) for pattern in training)}
-    return {e.thread for e in events if e.name in names} or {e.thread for e in events}
+    names = {name for name in names if any(pattern.search(name) for pattern in patterns)}
+    return {e.thread for e in events if e.name in names}
 
 
 def _waits(events: Sequence[Event]) -> Iterator[Span]:
-    """When the host waited for a batch, when for the device, and when for memory."""
-    for event in reads(events):
-        yield Span(event.start, event.end, Operation("input"))
+    """When the host waited for the device, and when for memory."""
     for event in events:
         if event.kind == "launch" and IDLE.search(event.name):
             yield Span(event.start, event.end, Operation("idle"))

@@ -311,6 +311,11 @@ def test_what_a_thread_awaits_that_does_not_train_keeps_no_step_waiting():
     assert read(gpu_steps(2, batch | {"tid": 5}, sync | {"tid": 6})).operations == plain
     assert read(gpu_steps(2, batch)).operations != plain
     assert read(gpu_steps(2, sync | {"tid": 2})).operations != plain  # the backward pass's thread
+    # The lie: "waiting for input 64 %", as that thread prepares its batches on the GPU.
+    launch = host("cudaLaunchKernel", 30, 1, "cuda_runtime", correlation=77_777) | {"tid": 5}
+    kernel = device("upsample", 320, 10, correlation=77_777)
+    plain = read(gpu_steps(2, launch, kernel)).operations
+    assert read(gpu_steps(2, launch, kernel, batch | {"tid": 5})).operations == plain
 
 
 def graphed(last):
