@@ -315,7 +315,8 @@ def test_what_a_thread_awaits_that_does_not_train_keeps_no_step_waiting():
     launch = host("cudaLaunchKernel", 30, 1, "cuda_runtime", correlation=77_777) | {"tid": 5}
     kernel = device("upsample", 320, 10, correlation=77_777)
     plain = read(gpu_steps(2, launch, kernel)).operations
-    assert read(gpu_steps(2, launch, kernel, batch | {"tid": 5})).operations == plain
+    ahead = batch | {"tid": 5, "ts": 40}
+    assert read(gpu_steps(2, launch, kernel, ahead)).operations == plain
 
 
 def graphed(last):
