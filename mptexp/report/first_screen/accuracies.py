@@ -1,6 +1,6 @@
 """Accuracy, where no time is valid or nothing is compared with a baseline; else what is known."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, exponent_range, range_advice, summary
 from mptexp.analysis.points import of_task
+from mptexp.analysis.range_advice import Advice
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import remeasuring
 from mptexp.records.schema import FINAL
@@ -210,12 +211,26 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
         whose = f"{len(trainings)} trainings"
         pairs = zip(choices, names, strict=True)
         what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
-    title = f"The numbers of {whose} ask for {what}"
-    tried, *others = [one.tried for one in advised]
-    if tried and tried.fails and not others:
-        title = f"Use {what} for this training: {tried.policy} did not keep up when it was tried"
     said = [*reasons, dynamic_range.open_to(advised[0])]
+    title = _of_range(advised, whose, what)
     yield Subject(title, said, advice=f"use policy {what}.", figure="exponents")
+
+
+def _of_range(advised: Sequence[Advice], whose: str, what: str) -> str:
+    """The title: what the device, a short training in it, or the range of the numbers decides."""
+    first, *others = advised
+    if first.tried and first.tried.fails and not others:
+        failed = first.tried.policy
+        return f"Use {what} for this training: {failed} did not keep up when it was tried"
+    in_16_bits = [{"float16", "bfloat16"} & {*(one.native or ())} for one in advised]
+    if not any(in_16_bits):
+        if any(one.native is None for one in advised):
+            return f"Use {what}: in which types the device computes is not recorded"
+        limits = {one.cpu_isa for one in advised} - {"default"}
+        under = f"under cpu_isa {wording.listed(sorted(limits))} " if limits else ""
+        return f"Use {what}: {under}this device computes in neither 16-bit type"
+    allowed = all(one.policy != "float32" for one in advised)
+    return f"The numbers of {whose} {'allow' if allowed else 'ask for'} {what}"
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:

@@ -35,13 +35,32 @@ def test_a_policy_alone_is_named_with_its_time():
     assert several.title.startswith("Nothing to compare: ")
 
 
-def test_histograms_alone_open_with_what_they_advise():
+@pytest.mark.parametrize(
+    ("native", "limit", "title"),
+    [
+        (
+            ["float16"],
+            "default",
+            "The numbers of this training allow mixed_float16 with loss_scale",
+        ),
+        (["bfloat16"], "default", "The numbers of this training allow mixed_bfloat16"),
+        # The lie: "The numbers of this training ask for float32", where the device does.
+        ([], "default", "Use float32: this device computes in neither 16-bit type"),
+        (["bfloat16"], "avx2", "Use float32: under cpu_isa avx2 this device computes in neither "),
+        (None, "default", "Use float32: in which types the device computes is not recorded"),
+    ],
+)
+def test_histograms_alone_open_with_what_they_advise(native, limit, title):
     rows = {"kind": "weight_gradients", "layer": "all", "lowest": -20, "counts": [5, 5]}
     rows |= {"zeros": 0, "not_finite": 0, "largest": 2.0**-19}
     sampled = {"exponents": {"samples": [{"step": 0, "swallowed": {}}], "layers": [rows]}}
-    answer = question.of(tables([record("float32", 0, 0.1) | sampled]))
-    assert answer.title == "The numbers of this training ask for float32"
-    assert (answer.figure, answer.advice) == ("exponents", "use policy float32.")
+    made = record("float32", 0, 0.1) | sampled
+    made["parameters"]["cpu_isa"] = limit
+    made["environment"] = {"device": "GPU", "native": native, "packages": {}}
+    answer = question.of(tables([made]))
+    assert answer.title.startswith(title)
+    assert answer.figure == "exponents"
+    assert answer.advice.startswith("use policy ")
     # The lie: not a word of speed, which nothing here measured.
     assert answer.sentences[-1] == dynamic_range.OF_RANGE
 
