@@ -82,7 +82,7 @@ def expected(planned: Sequence[Planned], costs: plan.Costs) -> str:
     """How long the runs that are due will take, in words: side by side where GPUs allow it."""
     seconds = plan.remaining_s(planned, costs)
     if seconds is None:
-        return "unknown until the first run has ended"
+        return "time unknown until the first run has ended"
     due = [p.run for p in planned if p.due]
     models = {run.gpu_model for run in due}
     if len(models) != 1 or any(run.replicas > 1 for run in due):  # which share devices unevenly

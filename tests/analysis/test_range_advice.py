@@ -218,9 +218,10 @@ def test_a_policy_that_fails_within_a_layer_is_not_advised(tmp_path, monkeypatch
     job = commands.open_sweep(file, tmp_path / "advice")
     said = advising.advise(job, steps=25)
     assert said[0] == "Use policy float32."
-    assert said[1].startswith("mixed_float16, tried for 25 steps, ")
-    assert "though the range of the numbers that were sampled allows it" in said[1]
-    assert "`--layers`" in said[2]
+    assert said[1].startswith("mixed_float16 was tried for 25 steps and ")
+    assert "though what leaves the layers is within the range of mixed_float16" in said[1]
+    assert said[2:] == [dynamic_range.WITHIN, said[3]]  # no loss scale cures that
+    assert "`--layers mixed_float16`" in said[3]
     made = sweep_tables.load(job.directory)
     assert [r["parameters"]["policy"] for r in made.tried] == ["mixed_float16"]
     opened = question.of(made)
@@ -246,7 +247,7 @@ TRIED = Tried("mixed_float16", "ok", "", 60, 0, 1.0, 1.0, keeps_up=True, learned
         ({}, "mixed_float16", "it keeps up (at most 5 % or 0.02 above)."),
         ({"learned": False}, "mixed_float16", "at chance level still"),
         ({"loss": 2.0, "keeps_up": False, "skipped": 9}, "float32", "9 steps skipped by"),
-        ({"loss": None, "status": "diverged", "keeps_up": False}, "float32", "diverged, though"),
+        ({"loss": None, "status": "diverged", "keeps_up": False}, "float32", "and diverged, th"),
         ({"loss": None, "status": "oom", "error": "x", "keeps_up": False},
          "mixed_float16", "ended as oom: x"),
         ({"policy": "mixed_bfloat16", "keeps_up": False}, "mixed_float16", "In mixed_float16"),

@@ -152,7 +152,7 @@ def test_plan_shows_what_was_done(tiny):
 
 def test_run_tells_its_progress_in_plain_lines(tiny):
     lines = (tiny / "log.txt").read_text().splitlines()
-    assert lines[0].startswith("3 runs of train into reports/tiny, unknown until")
+    assert lines[0].startswith("3 runs of train into reports/tiny, time unknown until")
     assert [line[:5] for line in lines if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
     assert sum("ms/step" in line for line in lines) == 2
     assert lines[-1] == "report: reports/tiny/index.html"

@@ -26,10 +26,9 @@ OF_RANGE = (
     "This follows from the range of the numbers alone: whether the policy is faster on this device "
     "is for `mptexp run` to measure."
 )
-LAYERS = (
-    "Range is that of layers' outputs; what is computed within a layer may leave it. `mptexp "
-    "advise` with `--layers` finds the layers that must stay in float32; with more `--steps` it "
-    "shows whether the loss is late or stays behind."
+WITHIN = (
+    "Of the numbers those that leave a layer are looked at: what is computed within one may still "
+    "be too large or too small."
 )
 RULE = f"at most {share(SHARE)} or {NATS:g} above"
 OF_TRIAL = (
@@ -53,12 +52,15 @@ def answer(measured: DynamicRange, tried: Tried | None = None) -> list[str]:
     """
     advised = range_advice.advise(measured, tried)
     why = [*reasons(advised), *_rests_on(measured)]
-    return [f"Use policy {choice(advised)}.", *why, *sentences(measured), open_to(advised)]
+    more = [] if _failed(advised) else sentences(measured)
+    return [f"Use policy {choice(advised)}.", *why, *more, *left_open(advised)]
 
 
-def open_to(advised: Advice) -> str:
-    """What is left for a sweep to measure."""
-    return OF_RANGE if advised.tried is None else OF_TRIAL
+def left_open(advised: Advice) -> list[str]:
+    """What is left for a sweep to measure; of float32, because another failed, nothing."""
+    if _failed(advised):
+        return []
+    return [OF_RANGE if advised.tried is None else OF_TRIAL]
 
 
 def _rests_on(measured: DynamicRange) -> list[str]:
@@ -81,27 +83,37 @@ def choice(advised: Advice) -> str:
 
 
 def reasons(advised: Advice) -> list[str]:
-    """Why, from a short training and the range of numbers: of the rest a sweep decides."""
-    return [*_of_trial(advised.tried), *_of_range(advised)]
+    """Why, from a short training and the range of numbers: of the rest a sweep decides.
+
+    Where a training in the policy failed, what range allows is of no more use.
+    """
+    tried = _of_trial(advised.tried)
+    return tried if _failed(advised) else [*tried, *_of_range(advised)]
+
+
+def _failed(advised: Advice) -> bool:
+    return advised.tried is not None and advised.tried.fails
 
 
 def _of_trial(tried: Tried | None) -> list[str]:
     """How the training in the policy ended that range allows."""
     if tried is None:
         return []
-    where = f"{tried.policy}, tried for {wording.count(tried.steps, 'step')},"
+    where = f"{tried.policy} was tried for {wording.count(tried.steps, 'step')}"
     if tried.status not in ("ok", "diverged"):
-        return [f"{where} ended as {tried.status}: {tried.error}"]
+        return [f"{where} and ended as {tried.status}: {tried.error}"]
+    allowed = f"though what leaves the layers is within the range of {tried.policy}"
+    layers = f"`mptexp advise` with `--layers {tried.policy}` finds the layers that need float32"
+    if tried.loss is None:
+        return [f"{where} and diverged, {allowed}: {tried.error}.", WITHIN, f"{layers}."]
     skipped = ""
     if tried.skipped:
         skipped = f" ({wording.count(tried.skipped, 'step')} skipped by the dynamic loss scale)"
-    allowed = "though the range of the numbers that were sampled allows it"
-    if tried.loss is None:
-        return [f"{where} diverged{skipped}, {allowed}: {tried.error}.", LAYERS]
-    said = f"{where} ended at a training loss of {tried.loss:.3g}{skipped}, float32 at "
+    said = f"{where} and ended at a training loss of {tried.loss:.3g}{skipped}, float32 at "
     said += f"{tried.float32_loss:.3g}"
     if tried.fails:
-        return [f"{said}: it does not keep up ({RULE}), {allowed}.", LAYERS]
+        late = "; more `--steps` show whether the loss is late alone"
+        return [f"{said}: it does not keep up ({RULE}), {allowed}.", WITHIN, f"{layers}{late}."]
     if not tried.learned:
         return [
             f"{said}; float32 itself is at chance level still, so that this says little: take more "

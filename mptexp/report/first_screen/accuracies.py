@@ -206,12 +206,13 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
     whose, what = f"all {len(trainings)} trainings", choices[0]
     if len(trainings) == 1:
         whose = "this training"
-        reasons = [*dynamic_range.reasons(advised[0]), *dynamic_range.sentences(trainings[0])]
     elif len(set(choices)) > 1:
         whose = f"{len(trainings)} trainings"
         pairs = zip(choices, names, strict=True)
         what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
-    said = [*reasons, dynamic_range.open_to(advised[0])]
+    said = [*reasons, *dynamic_range.left_open(advised[0])]
+    if len(trainings) == 1:
+        said = dynamic_range.answer(trainings[0], tried[0])[1:]
     title = _of_range(advised, whose, what)
     yield Subject(title, said, advice=f"use policy {what}.", figure="exponents")
 
