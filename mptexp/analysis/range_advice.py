@@ -81,7 +81,7 @@ def sampled(steps: int) -> dict[str, Any]:
 
 
 def trial(
-    run: Run, notebook: str, advised: "Advice", steps: int, timeout_min: float
+    run: Run, notebook: str, advised: Advice, steps: int, timeout_min: float
 ) -> tuple[Sweep, str]:
     """A sweep of one training in the policy that is advised, as long as the probe."""
     changed = sampled(steps) | {"policy": advised.policy, "loss_scale": advised.loss_scale}

@@ -17,8 +17,7 @@ import pandas as pd
 from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.traces import launches
-from mptexp.traces.kineto import CAPABILITY
-from mptexp.traces.operations import WAITS, Trace
+from mptexp.traces.operations import CAPABILITY, WAITS, Trace
 from mptexp.traces.step_bounds import WHOLE
 
 # What bounds a step: one cause, under whose name the tables have the same share, or the ways in

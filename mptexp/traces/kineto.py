@@ -10,7 +10,7 @@ from typing import Any
 from mptexp.errors import ParamsError
 from mptexp.traces import counters, json_events, launches, weight_products
 from mptexp.traces.launching_layers import COMPILED, INPUT, MODULE, ON_DEVICE, RANGE, Event
-from mptexp.traces.operations import Operation, Trace
+from mptexp.traces.operations import Operation, Trace, capability
 from mptexp.traces.xla_names import LAYER
 
 # Categories have two sets of names: those of PyTorch 1.8 to 1.12 (`Operator`, `Kernel`, `Runtime`,
@@ -42,7 +42,6 @@ OWN_INPUT, OWN_FILE = "enumerate(DataLoader)#mptexp", "own.trace.json"
 OPERATIONS = re.compile(rf"^(gloo:|mpi:|{re.escape(COMPILED)}$)")
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
 BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
-CAPABILITY = "compute capability"  # of the GPU that is explained, among what a trace recorded
 
 
 def is_kineto(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> bool:
@@ -178,19 +177,6 @@ def _properties(about: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     listed = about.get("deviceProperties")
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     return {str(row.get("id")): row for row in rows}
-
-
-def capability(gpus: Mapping[str, Mapping[str, Any]], explained: str) -> dict[str, str]:
-    """The compute capability of a GPU, as of `Trace.recorded`; empty where it is not known.
-
-    Args:
-        gpus: what a trace says of each, by number; `computeMajor` and `computeMinor` of it.
-        explained: the name of the GPU, such as `GPU:0 NVIDIA H100`.
-    """
-    gpu = gpus.get(explained.partition(" ")[0].removeprefix("GPU:"), {})
-    version = [gpu.get("computeMajor"), gpu.get("computeMinor")]
-    known = all(isinstance(part, int) for part in version)
-    return {CAPABILITY: "{}.{}".format(*version)} if known else {}
 
 
 def _recorded(about: Mapping[str, Any], seen: Mapping[str, int]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mptexp.traces.operations import BATCH, ON_HOST, TO_DEVICE, Operation, Span
+from mptexp.traces.operations import BATCH, LEAST_ON_HOST_US, ON_HOST, TO_DEVICE, Operation, Span
 from mptexp.traces.step_bounds import Interval
 
 OWN_LOSS = "mptexp loss"  # the range around the loss in mptexp's own traces
@@ -25,7 +25,6 @@ WRAPPER = re.compile(r"^(Distributed)?DataParallel(_\d+)?$")
 GRAPH = "(a CUDA graph)"  # stands for the kernels of a graph that was traced as a whole
 PAGES = "MemcpyHtoD(pages)"  # of unified memory, which the device asks for as it needs them
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")  # of CUDA, its driver, and HIP
-LEAST_ON_HOST_US = 50.0  # launching an operation takes less
 # What launches a kernel; fills (memset) are not recorded by every version.
 LAUNCHES = re.compile(r"Launch\w*Kernel")
 ON_DEVICE = ("kernel", "copy", "counted")  # kinds of events

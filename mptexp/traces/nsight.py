@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.errors import ParamsError
-from mptexp.traces import kineto, launches
+from mptexp.traces import launches, operations
 from mptexp.traces.launching_layers import GRAPH, PAGES, Event
 from mptexp.traces.operations import Trace
 
@@ -65,7 +65,7 @@ def read(file: Path) -> Trace:
     of_pytorch = any(event.name.startswith("aten::") for event in events)
     models = {number: str(gpu["name"] or "") for number, gpu in gpus.items()}
     trace = launches.of_events(events, models, "PyTorch" if of_pytorch else "")
-    trace = replace(trace, recorded=kineto.capability(gpus, trace.gpu))
+    trace = replace(trace, recorded=operations.capability(gpus, trace.gpu))
     if share == 1:
         return trace
     note = f"of several processes that with most kernel time is explained, {share:.0%} of all"

@@ -23,6 +23,8 @@ from mptexp.traces.step_bounds import Interval, Steps
 LONGEST_S = 7200.0  # of a step; no profiler records for so long
 LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
+LEAST_ON_HOST_US = 50.0  # of an operation on the host: launching one takes less
+CAPABILITY = "compute capability"  # of the GPU that is explained, among what a trace recorded
 # An instant without any operation belongs to the first of these that is going on, else to host.
 WAITS = ("another GPU", "retracing", "input", "loop", "idle", "allocation", "host")
 # In the names of copies; Intel's call the host's memory M.
@@ -531,3 +533,16 @@ def _resolved(operation: Operation) -> Operation:
         batch = TO_DEVICE.search(operation.op) and operation.part in ("", BATCH)
         return Operation("input") if batch else operation._replace(state="op")
     return operation
+
+
+def capability(gpus: Mapping[str, Mapping[str, Any]], explained: str) -> dict[str, str]:
+    """The compute capability of a GPU, as of `Trace.recorded`; empty where it is not known.
+
+    Args:
+        gpus: what a trace says of each, by number; `computeMajor` and `computeMinor` of it.
+        explained: the name of the GPU, such as `GPU:0 NVIDIA H100`.
+    """
+    gpu = gpus.get(explained.partition(" ")[0].removeprefix("GPU:"), {})
+    version = [gpu.get("computeMajor"), gpu.get("computeMinor")]
+    known = all(isinstance(part, int) for part in version)
+    return {CAPABILITY: "{}.{}".format(*version)} if known else {}

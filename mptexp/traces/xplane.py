@@ -23,7 +23,7 @@ from mptexp.errors import ParamsError
 from mptexp.host import imports
 from mptexp.traces import json_events, operations
 from mptexp.traces import step_bounds as recognized
-from mptexp.traces.operations import COPY, ON_HOST, Operation, Span, Trace
+from mptexp.traces.operations import COPY, LEAST_ON_HOST_US, ON_HOST, Operation, Span, Trace
 from mptexp.traces.step_bounds import Interval, Steps
 from mptexp.traces.xla_names import GRADIENT_OF, Naming, full_name
 
@@ -46,7 +46,6 @@ GETS_NEXT = "tf_data_iterator_get_next"  # of tf.data's threads the one that wor
 IDLE_EVENTS = ("Await", "BlockHostUntilDone", "SynchronizeAllActivity", "cuStreamSynchronize")
 IDLE_EVENTS += ("cuCtxSynchronize", "hipStreamSynchronize", "hipDeviceSynchronize")
 IDLE_EVENTS += ("np.asarray(jax.Array)", "block_until_ready")
-LEAST_FALLBACK_US = 50.0  # launching an operation takes less
 # What Keras's trainers call for each batch, or for several.
 EVALUATION = re.compile(r"(?i)\b_?(test|eval|valid|predict)")  # names of marks, not of training
 KERAS_STEPS = re.compile(r"^(train_function|one_step_on_data|multi_step_on_iterator)$")
@@ -385,7 +384,7 @@ def _on_gpu(events: Sequence[Event], kernels: Sequence[Event], naming: Naming) -
             continue
         if event.name.startswith(INPUT_EVENTS):
             continue
-        if event.end - event.start >= LEAST_FALLBACK_US:
+        if event.end - event.start >= LEAST_ON_HOST_US:
             yield event.as_span(naming.operation(path, op, ON_HOST))
 
 

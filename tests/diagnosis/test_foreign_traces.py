@@ -8,8 +8,7 @@ from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.foreign_traces import Comparison, Recording
 from mptexp.report import trace_report
 from mptexp.report.answers import trace_answer
-from mptexp.traces.kineto import CAPABILITY
-from mptexp.traces.operations import Operation, Trace
+from mptexp.traces.operations import CAPABILITY, Operation, Trace
 from mptexp.traces.step_bounds import WHOLE
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8_ffma"

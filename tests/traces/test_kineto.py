@@ -6,6 +6,7 @@ from builders import KINETO, device, gpu_steps, host, kineto_step, without
 from mptexp.diagnosis import breakdown
 from mptexp.errors import ParamsError
 from mptexp.traces import kineto
+from mptexp.traces.operations import CAPABILITY
 
 
 def read(events, **about):
@@ -164,9 +165,9 @@ def test_how_it_was_recorded_is_told():
 
 def test_the_compute_capability_is_that_of_the_gpu_that_is_explained():
     gpus = [{"id": 1, "computeMajor": 9, "computeMinor": 0}, {"id": 0, "computeMajor": "x"}]
-    assert kineto.CAPABILITY not in read(gpu_steps(2), deviceProperties=gpus).recorded
+    assert CAPABILITY not in read(gpu_steps(2), deviceProperties=gpus).recorded
     gpus[1] = {"id": 0, "name": "Quadro GV100", "computeMajor": 7, "computeMinor": 0}
-    assert read(gpu_steps(2), deviceProperties=gpus).recorded[kineto.CAPABILITY] == "7.0"
+    assert read(gpu_steps(2), deviceProperties=gpus).recorded[CAPABILITY] == "7.0"
 
 
 def test_a_machine_with_a_gpu_of_which_nothing_was_recorded_is_named():

@@ -7,7 +7,8 @@ from builders import NSIGHT, nsight_export
 
 from mptexp.diagnosis import breakdown
 from mptexp.errors import ParamsError
-from mptexp.traces import kineto, nsight
+from mptexp.traces import nsight
+from mptexp.traces.operations import CAPABILITY
 
 
 @pytest.mark.parametrize("version", NSIGHT)
@@ -183,7 +184,7 @@ def test_a_gpu_has_the_name_of_the_one_that_cuda_numbers_so(two_gpus, machine):
             )
     trace = nsight.read(two_gpus)
     assert trace.gpu == "GPU:0 NVIDIA RTX 4090"
-    assert trace.recorded == {kineto.CAPABILITY: "8.9"}
+    assert trace.recorded == {CAPABILITY: "8.9"}
 
 
 def test_a_gpu_has_no_name_where_it_may_be_either(two_gpus):

@@ -11,8 +11,7 @@ from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.causes import CAUSES
 from mptexp.diagnosis.foreign_traces import FEWER_BITS, MOST, SENT_IN_16_BITS, Recording
 from mptexp.traces import kernels
-from mptexp.traces.kineto import CAPABILITY
-from mptexp.traces.operations import Trace
+from mptexp.traces.operations import CAPABILITY, Trace
 
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
 TRY: dict[tuple[str, str], Sequence[str]] = {

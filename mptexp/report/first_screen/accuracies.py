@@ -198,21 +198,19 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
     tried = [range_advice.tried(training, tables) for training in trainings]
     advised = [range_advice.advise(*pair) for pair in zip(trainings, tried, strict=True)]
     choices = [dynamic_range.choice(one) for one in advised]
-    reasons = [
+    said = [
         f"{name}: {text}"
         for name, one in zip(names, advised, strict=True)
         for text in dynamic_range.reasons(one)[:1]
     ]
+    said += dynamic_range.left_open(advised[0])
     whose, what = f"all {len(trainings)} trainings", choices[0]
     if len(trainings) == 1:
-        whose = "this training"
+        whose, said = "this training", dynamic_range.answer(trainings[0], tried[0])[1:]
     elif len(set(choices)) > 1:
         whose = f"{len(trainings)} trainings"
         pairs = zip(choices, names, strict=True)
         what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
-    said = [*reasons, *dynamic_range.left_open(advised[0])]
-    if len(trainings) == 1:
-        said = dynamic_range.answer(trainings[0], tried[0])[1:]
     title = _of_range(advised, whose, what)
     yield Subject(title, said, advice=f"use policy {what}.", figure="exponents")
 

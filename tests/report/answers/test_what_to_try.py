@@ -9,6 +9,7 @@ from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.report import trace_report
 from mptexp.report.answers import trace_answer, what_to_try
 from mptexp.traces import kineto
+from mptexp.traces.operations import CAPABILITY
 
 
 def test_what_to_try_is_in_the_framework_s_words():
@@ -103,7 +104,7 @@ def test_what_one_device_sends_another_is_no_gradient(name):
 
 def with_capability(version, gpu="GPU:0 NVIDIA X", **changes):
     made = typed(changes.pop("kernel", FLOAT32), "a", gpu=gpu, **changes)
-    recorded = {**made.trace.recorded, kineto.CAPABILITY: version}
+    recorded = {**made.trace.recorded, CAPABILITY: version}
     return replace(made, trace=replace(made.trace, recorded=recorded))
 
 
