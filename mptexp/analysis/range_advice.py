@@ -84,11 +84,11 @@ def trial(
     run: Run, notebook: str, advised: Advice, steps: int, timeout_min: float
 ) -> tuple[Sweep, str]:
     """A sweep of one training in the policy that is advised, as long as the probe."""
-    changed = sampled(steps) | {"policy": advised.policy, "loss_scale": advised.loss_scale}
+    own = {"policy": advised.policy, "loss_scale": advised.loss_scale, "exponents_every": 0}
     return short_trainings.short(
         run,
         notebook,
-        changed | {"exponents_every": 0},
+        sampled(steps) | own,
         steps,
         timeout_min,
         question=QUESTION,

@@ -293,8 +293,8 @@ def _of_tables(tables: Tables) -> list[str]:
         rate_ratios.by_replicas,
         rate_ratios.by_backend,
         rate_ratios.by_isa,
+        rate_ratios.by_frontend,
     )
-    makers += (rate_ratios.by_frontend,)
     made = [not_compared(table(tables)) for table in makers]
     return list(dict.fromkeys(text for said in made for text in said))
 
