@@ -1,4 +1,4 @@
-"""The one table of operations that a trace of any origin is read into.
+"""The one table of operations that any trace is read into: batches, weights, waits, all work.
 
 A profile's format is read by one module that returns a `Trace`: `xplane` is that of TensorFlow and
 JAX, `kineto` PyTorch's, `nsight` that of Nsight Systems. The reader names what ran (`Span`),

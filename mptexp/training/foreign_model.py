@@ -1,4 +1,4 @@
-"""What a Keras model that mptexp did not make tells of itself: its policies, its layers, its batch.
+"""What a Keras model that mptexp did not make tells of itself: types, layers, batch.
 
 Layers are looked for in layers: a backbone in a model is one layer of it, and holds most of it.
 """

@@ -1,4 +1,4 @@
-"""The precision of a training that mptexp does not run: of Keras's model read, of a loop as said.
+"""The policy of a training that mptexp does not run: of Keras's model read, of a loop as said.
 
 Keras is imported only where there is a model of its: a loop may have been written without it.
 """

@@ -1,18 +1,17 @@
-"""Accuracy, where no time is valid or nothing is compared with a baseline; else what is known."""
+"""Accuracy, where no time is valid or nothing is compared; at last, what ran without comparison."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, exponent_range, range_advice, summary
+from mptexp.analysis import accuracy, summary
 from mptexp.analysis.points import of_task
-from mptexp.analysis.range_advice import Advice
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import remeasuring
 from mptexp.records.schema import FINAL
-from mptexp.report.answers import caveats, dynamic_range, findings, quality
+from mptexp.report.answers import caveats, findings, quality
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import (
@@ -187,49 +186,6 @@ def _alone(tables: Tables) -> Subject:
     row, where = rows.iloc[0], device(tables)
     time = column_formats.cell("step_s", row.step_s)
     return Subject(f"{row.policy} alone: {time} ms per step on {where}", said)
-
-
-def of_exponents(tables: Tables) -> Iterator[Subject]:
-    """What histograms of exponents advise, where no policies are compared; of each training."""
-    trainings = exponent_range.measured(tables.records)
-    if not trainings:
-        return
-    names = [dynamic_range.title(training, trainings) for training in trainings]
-    tried = [range_advice.tried(training, tables) for training in trainings]
-    advised = [range_advice.advise(*pair) for pair in zip(trainings, tried, strict=True)]
-    choices = [dynamic_range.choice(one) for one in advised]
-    said = [
-        f"{name}: {text}"
-        for name, one in zip(names, advised, strict=True)
-        for text in dynamic_range.reasons(one)[:1]
-    ]
-    said += dynamic_range.left_open(advised[0])
-    whose, what = f"all {len(trainings)} trainings", choices[0]
-    if len(trainings) == 1:
-        whose, said = "this training", dynamic_range.answer(trainings[0], tried[0])[1:]
-    elif len(set(choices)) > 1:
-        whose = f"{len(trainings)} trainings"
-        pairs = zip(choices, names, strict=True)
-        what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
-    title = _of_range(advised, whose, what)
-    yield Subject(title, said, advice=f"use policy {what}.", figure="exponents")
-
-
-def _of_range(advised: Sequence[Advice], whose: str, what: str) -> str:
-    """The title: what the device, a short training in it, or the range of the numbers decides."""
-    first, *others = advised
-    if first.tried and first.tried.fails and not others:
-        failed = first.tried.policy
-        return f"Use {what} for this training: {failed} did not keep up when it was tried"
-    in_16_bits = [{"float16", "bfloat16"} & {*(one.native or ())} for one in advised]
-    if not any(in_16_bits):
-        if any(one.native is None for one in advised):
-            return f"Use {what}: in which types the device computes is not recorded"
-        limits = {one.cpu_isa for one in advised} - {"default"}
-        under = f"under cpu_isa {wording.listed(sorted(limits))} " if limits else ""
-        return f"Use {what}: {under}this device computes in neither 16-bit type"
-    allowed = all(one.policy != "float32" for one in advised)
-    return f"The numbers of {whose} {'allow' if allowed else 'ask for'} {what}"
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
