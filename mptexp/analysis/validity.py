@@ -53,6 +53,8 @@ class Flag:
         meaning: why, as a clause.
         remedy: what to do, as a clause.
         curable: whether the same run, measured again, may be without it.
+        told_by: flags that say what to do where they are too: this one only shows that something
+            was at work, and not what.
     """
 
     name: str
@@ -60,8 +62,11 @@ class Flag:
     meaning: str
     remedy: str
     curable: bool = True
+    told_by: tuple[str, ...] = ()
 
 
+# What makes repeats differ, and is known.
+AT_WORK = ("in parallel", "sweeps at once", "interference", "throttled", "other clocks")
 # The name of the flag of runs between which the time of day alone shows a pause.
 CLOCK_SET = "pause or clock set"
 # The name of the flag of a time breakdown.
@@ -163,6 +168,7 @@ FLAGS = {
             "repeats of one setting, compared with the runs beside them, differ by more than a "
             "quarter",
             f"find out what else the machine does, and {REPAIR} measures the blocks again",
+            told_by=AT_WORK,
         ),
         Flag(
             "other clocks",
@@ -175,6 +181,7 @@ FLAGS = {
             ("time", "training time"),
             "repeats of one setting used shares of the device that differ by more than a fifth",
             f"find out what these runs waited for, and {REPAIR} measures the blocks again",
+            told_by=AT_WORK,
         ),
         Flag(
             NOT_THE_STEPS,

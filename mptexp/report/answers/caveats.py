@@ -133,7 +133,9 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
     if _foreign(runs, tables):
         return f"{OWN_RUN}."
     flags = validity.invalid(validity.together(_spoiling(runs)), what)
-    first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
+    names = {flag.name for flag in flags}
+    telling = [flag for flag in flags if not names & {*flag.told_by}]
+    first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in telling]
     steps = [*dict.fromkeys(filter(None, first))]
     blocks = tables.results.block.nunique()
     lacking = FEWEST - int(blocks if math.isnan(compared) else compared)

@@ -356,3 +356,17 @@ def test_a_text_has_no_accuracy():
     assert not any("accuracy" in words for words in caveats.banner(tables(rows)))
     found = text_tables.headline_rows(tables(rows))
     assert found["Not valid"].tolist() == ["not trained (perplexity)"] * 2
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nobody_looks_for_what_is_known_to_have_been_at_work(known):
+    # The puzzle: "end other programs; then find out what else the machine does; then find out what
+    # these runs waited for", of repeats that these programs drove apart.
+    marks = ["measured while other programs used the processor"] * known
+    rows = [record(block=block, step_s=0.1) | {"marks": marks} for block in range(3)]
+    rows += [record("mixed_float16", block, 0.05 * 2**block) for block in range(3)]
+    made = tables(rows)
+    assert "repeats apart" in validity.together(made.ok["flags"])
+    said = caveats.remedies(made, "time")
+    assert ("end other programs; then run" in said) is known
+    assert ("find out what else the machine does" in said) is not known
