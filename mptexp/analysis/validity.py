@@ -17,7 +17,7 @@ import pandas as pd
 from mptexp.analysis import comparability, steadiness
 from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT
-from mptexp.records import consistency, instruments, interference
+from mptexp.records import consistency, instrument_checks, interference
 from mptexp.records.schema import AT_ONCE, REPEATED, SEEN, VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
@@ -227,7 +227,7 @@ FLAGS = {
                 "end other programs and check again; if it stays so, trust none of it from here",
                 curable=False,
             )
-            for name, what in instruments.PROVEN.items()
+            for name, what in instrument_checks.PROVEN.items()
         ),
         Flag(
             "not trained",
@@ -294,7 +294,7 @@ def of_record(record: Record) -> list[str]:
     """The names of the flags that a record shows by itself."""
     marks = {*record.get("marks", []), *interference.marks(record.get("readings") or {})}
     timed = record.get("timing", {}).get("step_s") is not None
-    broken = instruments.failed(record.get("instruments", ()))
+    broken = instrument_checks.failed(record.get("instruments", ()))
     failed = {instrument.proves for instrument in broken}
     if not record.get("profile"):  # nothing of an untraced run rests on a trace
         failed -= {"trace"}
@@ -310,7 +310,7 @@ def of_record(record: Record) -> list[str]:
         "input not cached yet": timed and _fills_cache(record),
         "unequal steps": any(mark.startswith(UNEQUAL_STEPS) for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
-        **{unproven(name): name in failed for name in instruments.PROVEN},
+        **{unproven(name): name in failed for name in instrument_checks.PROVEN},
         "seen in training": _of_a_share(marks, SEEN),
         "copies in validation": _of_a_share(marks, REPEATED),
         "not trained": _at_chance(record),

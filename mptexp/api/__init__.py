@@ -13,7 +13,7 @@ PARTS = {
     "mptexp.api.advising": "advise advise_layers",
     "mptexp.api.archive": "open_archive",
     "mptexp.api.cells": "answer compare diagnose explain load plan policies record run",
-    "mptexp.api.checking": "check_instruments",
+    "mptexp.api.doctor_check": "check_instruments",
     "mptexp.api.commands": (
         "TRACKERS absent changed checked claims compared curable doctor export idle init "
         "installed_backends merge open_sweep planned publish read_traces recordings "

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from mptexp.api import commands
 from mptexp.errors import ParamsError, Stopped
 from mptexp.host.files import text as text_of
-from mptexp.records import instruments, privacy, store
+from mptexp.records import instrument_checks, privacy, store
 from mptexp.records.sweep_dir import MARKER, PARAMS, SweepDir
 from mptexp.traces import xplane
 
@@ -249,10 +249,10 @@ def _checked(file: Path) -> str:
     from mptexp.report.answers import instrument_answers
 
     try:
-        checks = TypeAdapter(list[instruments.Check]).validate_json(text_of(file))
+        checks = TypeAdapter(list[instrument_checks.Check]).validate_json(text_of(file))
     except (OSError, ValueError) as error:
         return f"{file}: holds no checks of instruments: {str(error).splitlines()[0]}"
-    return instrument_answers.sentence(checks) if instruments.failed(checks) else ""
+    return instrument_answers.sentence(checks) if instrument_checks.failed(checks) else ""
 
 
 @contextmanager

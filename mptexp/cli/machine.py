@@ -48,7 +48,7 @@ def doctor(
 
 def _check_instruments(backend: str) -> None:
     from mptexp import api
-    from mptexp.records.instruments import failed
+    from mptexp.records.instrument_checks import failed
     from mptexp.report.answers import instrument_answers
     from mptexp.report.tables import terminal_tables
 

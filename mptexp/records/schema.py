@@ -22,7 +22,7 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
 from mptexp.records.csv_columns import COLUMNS, Number, Positive
-from mptexp.records.instruments import Check
+from mptexp.records.instrument_checks import Check
 from mptexp.spec import dataset_paths
 from mptexp.spec.run import Run
 

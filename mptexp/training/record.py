@@ -8,7 +8,7 @@ from typing import Any
 
 from mptexp.host import boot
 from mptexp.host.project import PROJECT
-from mptexp.records import instruments, interference, privacy, schema, store, timed_windows
+from mptexp.records import instrument_checks, interference, privacy, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
 from mptexp.traces import xplane
@@ -59,7 +59,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
     """
     run = outcome.run.resolved()
     what = identity(run, outcome.card, outcome.effective)
-    checks = instruments.known(what)
+    checks = instrument_checks.known(what)
     samples, thinned = timed_windows.thinned(outcome.samples)
     return {
         **schema.bare(run, notebook),

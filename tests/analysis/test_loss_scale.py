@@ -8,7 +8,7 @@ from support import PROJECT
 
 from mptexp.analysis import accuracy, loss_scale, sweep_tables
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import claims, loss_scales
+from mptexp.report.answers import loss_scales, published_claims
 from mptexp.report.first_screen import question
 from mptexp.report.pages import notes
 from mptexp.report.text import wording
@@ -25,7 +25,9 @@ def test_one_comparison_has_one_interval_on_a_page():
     (dynamic,) = rows[
         (rows.policy == "mixed_float16") & (rows.loss_scale == "dynamic")
     ].itertuples()
-    (found,) = (f for c, f in claims.table(made) if c.words == "It is as accurate as float32")
+    (found,) = (
+        f for c, f in published_claims.table(made) if c.words == "It is as accurate as float32"
+    )
     assert found.runs == dynamic.run_ids
     assert (
         f"{wording.signed(dynamic.difference * 100)} percentage points at 1 point" in found.evidence

@@ -5,7 +5,7 @@ import pytest
 from builders import published, record, tables
 
 from mptexp.analysis import accuracy, summary, validity
-from mptexp.records.instruments import PROVEN, check
+from mptexp.records.instrument_checks import PROVEN, check
 from mptexp.records.schema import REPEATED, SEEN, VOID
 from mptexp.report.answers import caveats, findings
 from mptexp.spec.run import Run

@@ -21,7 +21,7 @@ ELSEWHERE = {
     "report/answers/layers_needed.py": "analysis/test_layer_search.py",
     "api/archive.py": "system/test_gpu_hour.py",
     "api/cells.py": "system/test_api.py",
-    "api/checking.py": "system/test_instruments.py",
+    "api/doctor_check.py": "system/test_instruments.py",
     "api/commands.py": "system/test_cli.py",
     "api/diagnosing.py": "system/test_notebooks.py",
     "api/gpu_hour.py": "system/test_gpu_hour.py",

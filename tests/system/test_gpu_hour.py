@@ -24,7 +24,7 @@ from mptexp.api.gpu_hour import Step
 from mptexp.errors import Interrupted, ParamsError, Stopped
 from mptexp.execution.directory import locked
 from mptexp.host.project import child_environment
-from mptexp.records import instruments
+from mptexp.records import instrument_checks
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS, PREFERRED
 
@@ -191,9 +191,9 @@ def test_a_time_that_no_clock_has_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (json.dumps([instruments.check("clock", (0.9, 1.1), 1.0)]), []),
-        (json.dumps([instruments.check("clock", (0.9, 1.1), 2.0)]), ["Failed: step clock"]),
-        (json.dumps([instruments.check("others", (0, 10), 80.0)]), ["nothing is proven"]),
+        (json.dumps([instrument_checks.check("clock", (0.9, 1.1), 1.0)]), []),
+        (json.dumps([instrument_checks.check("clock", (0.9, 1.1), 2.0)]), ["Failed: step clock"]),
+        (json.dumps([instrument_checks.check("others", (0, 10), 80.0)]), ["nothing is proven"]),
         ('[{"instrument": 1}]', ["holds no checks of instruments"]),
         ("[" * 100_000, ["holds no checks of instruments"]),
     ],

@@ -11,11 +11,11 @@ from mptexp.diagnosis import verdict as diagnose
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import (
-    claims,
     comparisons,
     findings,
     loss_scales,
     low_precision,
+    published_claims,
     studies,
     why,
 )
@@ -98,9 +98,9 @@ def test_panels_keep_their_width_where_no_memory_ran_out():
 
 
 def test_larger_batches_fit_where_the_baseline_had_no_memory(short):
-    assert claims._larger_batches(short).finding == claims.CONSISTENT
-    (none,) = {claims._larger_batches(sweep(made(), made("mixed_float16"))).finding}
-    assert none == claims.NOTHING.finding
+    assert published_claims._larger_batches(short).finding == published_claims.CONSISTENT
+    (none,) = {published_claims._larger_batches(sweep(made(), made("mixed_float16"))).finding}
+    assert none == published_claims.NOTHING.finding
 
 
 def test_every_point_without_memory_is_listed():
@@ -160,13 +160,13 @@ def test_rounding_that_diverged_was_tried():
 def test_pure_float16_is_judged_at_its_usual_scale():
     far = made("float16", status="diverged", loss_scale=2**24)
     found = sweep(made(), made("float16"), far)
-    assert claims._float16_fails(found).finding == claims.INCONSISTENT
+    assert published_claims._float16_fails(found).finding == published_claims.INCONSISTENT
 
 
 def test_a_point_is_one_point_beside_two_baselines():
     policies = ("float32", "tensorfloat32", "mixed_float16")
     found = sweep(*(made(policy, default="tensorfloat32") for policy in policies))
-    assert " at 1 point," in claims._equal_accuracy(found).evidence
+    assert " at 1 point," in published_claims._equal_accuracy(found).evidence
 
 
 def test_policies_without_a_baseline_lack_the_baseline_alone():

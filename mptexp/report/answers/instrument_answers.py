@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.records.instruments import INSTRUMENTS, failed, is_quiet
+from mptexp.records.instrument_checks import INSTRUMENTS, failed, is_quiet
 from mptexp.report.text import wording
 
 RESULTS = {True: "pass", False: "fail", None: "not here"}

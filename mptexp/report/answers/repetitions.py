@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 
-from mptexp.analysis.repeatability import Ratio, Repetition
+from mptexp.analysis.repeated_sweeps import Ratio, Repetition
 from mptexp.report.text import wording
 
 NAMED = 3  # comparisons that a sentence lists

@@ -22,7 +22,7 @@ from mptexp.report.answers import (
 from mptexp.report.figures import output, style
 from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.measured_sweep import MeasuredSweep
-from mptexp.report.pages import check_claims, first_screen_html
+from mptexp.report.pages import check_statements, first_screen_html
 from mptexp.report.tables import number_tables, summary_tables, text_tables
 from mptexp.report.text import wording
 
@@ -129,7 +129,7 @@ def _agree(one: Path, other: Path) -> bool:
 
 def _claimed_row(line: str) -> tuple[str, list[str]]:
     """The first cell of a row in Markdown, which says what it is about, and what the row claims."""
-    return line.lstrip("| ").partition(" | ")[0], check_claims.claims(line)
+    return line.lstrip("| ").partition(" | ")[0], check_statements.claims(line)
 
 
 def _false_statements(sweep: MeasuredSweep) -> dict[Path, str]:
@@ -158,20 +158,20 @@ def _said(file: Path, check: Callable[[str], str]) -> str | None:
     return f", where it says “{shown}”" if false else None
 
 
-def _false_in_page(text: str, made: check_claims.Page) -> str:
-    there = check_claims.page(text)
-    row = check_claims.contradicted_row(there.tables, made.tables)
-    return row or check_claims.contradicted(there.lead, made.lead, made.texts)
+def _false_in_page(text: str, made: check_statements.Page) -> str:
+    there = check_statements.page(text)
+    row = check_statements.contradicted_row(there.tables, made.tables)
+    return row or check_statements.contradicted(there.lead, made.lead, made.texts)
 
 
-def _false_in_figure(text: str, svg: str, made: check_claims.Page) -> str:
-    there, now = check_claims.written(text), check_claims.written(svg)
+def _false_in_figure(text: str, svg: str, made: check_statements.Page) -> str:
+    there, now = check_statements.written(text), check_statements.written(svg)
     if there == now:
-        return "" if check_claims.is_drawn_alike(text, svg) else " · ".join(there)
-    return check_claims.contradicted(there, now, made.texts)
+        return "" if check_statements.is_drawn_alike(text, svg) else " · ".join(there)
+    return check_statements.contradicted(there, now, made.texts)
 
 
-def _page(sweep: MeasuredSweep, chart: str) -> check_claims.Page:
+def _page(sweep: MeasuredSweep, chart: str) -> check_statements.Page:
     """First screen and tables of the sweep's page, without executing its notebook.
 
     Args:
@@ -187,7 +187,7 @@ def _page(sweep: MeasuredSweep, chart: str) -> check_claims.Page:
         first_screen_html.sentences(sweep),
         first_screen_html.advice(sweep),
     )
-    return check_claims.page(lead + "".join(_tables(sweep)))
+    return check_statements.page(lead + "".join(_tables(sweep)))
 
 
 def _tables(sweep: MeasuredSweep) -> list[str]:

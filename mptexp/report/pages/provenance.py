@@ -9,7 +9,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, points, summary
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report.answers import claims, next_commands
+from mptexp.report.answers import next_commands, published_claims
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.tables import summary_tables
 from mptexp.report.text import column_formats, task_words, wording
@@ -72,7 +72,11 @@ def _notebook(sweep: MeasuredSweep, run_id: str) -> str:
 
 def checked_claims(sweep: MeasuredSweep) -> pd.DataFrame:
     """What the studies claimed and what this sweep says of it; the column Runs holds HTML."""
-    rows = [row for row in claims.table(sweep.tables) if row[1].finding != claims.UNTESTED]
+    rows = [
+        row
+        for row in published_claims.table(sweep.tables)
+        if row[1].finding != published_claims.UNTESTED
+    ]
     return pd.DataFrame(
         {
             "Claim": [claim.words for claim, _ in rows],

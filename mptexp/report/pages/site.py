@@ -26,7 +26,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
-from mptexp.analysis import comparability, repeatability
+from mptexp.analysis import comparability, repeated_sweeps
 from mptexp.errors import ParamsError
 from mptexp.execution import directory
 from mptexp.host import files, interrupt
@@ -36,7 +36,7 @@ from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
 from mptexp.report import measured_sweep
-from mptexp.report.answers import caveats, claims, repetitions
+from mptexp.report.answers import caveats, published_claims, repetitions
 from mptexp.report.figures import output
 from mptexp.report.first_screen.subject import device
 from mptexp.report.pages import first_screen_html, page, rendering
@@ -77,8 +77,8 @@ class Entry:
     runs: str
     figure: str
     files: list[str]
-    findings: list[claims.Finding]
-    ratios: list[repeatability.Ratio]
+    findings: list[published_claims.Finding]
+    ratios: list[repeated_sweeps.Ratio]
 
 
 def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = "") -> list[str]:
@@ -358,9 +358,10 @@ def _published(target: SweepDir, proof: Path) -> Entry | None:
         return None
     entry = noted["entry"]
     findings = [
-        claims.Finding(f["finding"], f["evidence"], tuple(f["runs"])) for f in entry["findings"]
+        published_claims.Finding(f["finding"], f["evidence"], tuple(f["runs"]))
+        for f in entry["findings"]
     ]
-    ratios = [repeatability.Ratio(**ratio) for ratio in entry["ratios"]]
+    ratios = [repeated_sweeps.Ratio(**ratio) for ratio in entry["ratios"]]
     read = {"answer": Markup(entry["answer"]), "findings": findings, "ratios": ratios}
     return Entry(**entry | read)
 
@@ -464,8 +465,8 @@ def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]
         ],
         findings=[]
         if caveats.doubts(tables, "accuracy")
-        else [finding for _, finding in claims.table(tables)],
-        ratios=repeatability.ratios(tables),
+        else [finding for _, finding in published_claims.table(tables)],
+        ratios=repeated_sweeps.ratios(tables),
     )
 
 
@@ -511,11 +512,11 @@ def _index(entries: Sequence[Entry], address: str) -> str:
     if address and first:
         card |= _image(f"{_base(address)}{first.link}/share.png", first.figure)
     tested = {
-        entry.name: list(zip(claims.CLAIMS, entry.findings, strict=True))
+        entry.name: list(zip(published_claims.CLAIMS, entry.findings, strict=True))
         for entry in entries
         if entry.findings
     }
-    table = claims.over_all(tested) if entries else []
+    table = published_claims.over_all(tested) if entries else []
     links = {entry.name: entry.link for entry in entries}
     shown = {"claims": table, "repeated": _repeated(entries), "links": links}
     return template.render(title=TITLE, lead=lead, card=card, entries=entries, **shown) + "\n"
@@ -523,7 +524,7 @@ def _index(entries: Sequence[Entry], address: str) -> str:
 
 def _repeated(entries: Sequence[Entry]) -> list[dict[str, str]]:
     """Every two reports of which each holds a comparison of the other, and what is said of it."""
-    shared = repeatability.repetitions({entry.name: entry.ratios for entry in entries})
+    shared = repeated_sweeps.repetitions({entry.name: entry.ratios for entry in entries})
     return [
         {"first": one.first, "second": one.second, "sentence": repetitions.sentence(one)}
         for one in shared

@@ -8,7 +8,7 @@ from support import PROJECT, mptexp
 
 from mptexp import api
 from mptexp.analysis import validity
-from mptexp.records import instruments, interference, schema, store, timed_windows
+from mptexp.records import instrument_checks, interference, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, measured_sweep
 from mptexp.report.answers import caveats, next_commands
@@ -116,10 +116,10 @@ PLANTED = {
     "too few windows": lambda made, block: made["timing"].update(step_ci=None),
     **{
         validity.unproven(row.proves): lambda made, block, row=row: made.update(
-            instruments=[instruments.check(row.name, (0.9, 1.1), 1.5)],
+            instruments=[instrument_checks.check(row.name, (0.9, 1.1), 1.5)],
             **({"profile": {"missing": "xprof"}} if row.proves == "trace" else {}),
         )
-        for row in instruments.INSTRUMENTS.values()
+        for row in instrument_checks.INSTRUMENTS.values()
         if row.proves
     },
     "seen in training": lambda made, block: made["marks"].append(

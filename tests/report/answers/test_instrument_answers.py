@@ -1,4 +1,4 @@
-from mptexp.records.instruments import INSTRUMENTS, check, not_here
+from mptexp.records.instrument_checks import INSTRUMENTS, check, not_here
 from mptexp.report.answers import instrument_answers
 
 

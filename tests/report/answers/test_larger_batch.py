@@ -5,7 +5,7 @@ from builders import record, tables
 
 from mptexp.analysis import memory
 from mptexp.records.schema import AT_ONCE
-from mptexp.report.answers import claims, findings, larger_batch
+from mptexp.report.answers import findings, larger_batch, published_claims
 from mptexp.report.first_screen import question
 
 MIXED = "mixed_bfloat16"
@@ -170,9 +170,11 @@ def test_a_batch_for_which_float32_had_memory_once_fits(statuses):
     best = made.best_batches.set_index("policy")
     assert best.largest["float32"] == 128
     assert best.too_large.isna().all()
-    said = [finding.finding for claim, finding in claims.table(made) if "batch" in claim.words]
+    said = [
+        finding.finding for claim, finding in published_claims.table(made) if "batch" in claim.words
+    ]
     assert said
-    assert claims.CONSISTENT not in said
+    assert published_claims.CONSISTENT not in said
 
 
 def on(rows, invocation="one", boot="mine", gib=64):

@@ -3,7 +3,7 @@
 from builders import loss_scaled, several_scales, tables, text
 
 from mptexp.analysis import loss_scale
-from mptexp.report.answers import claims, loss_scales
+from mptexp.report.answers import loss_scales, published_claims
 from mptexp.report.figures import numerics
 from mptexp.report.first_screen import question
 from mptexp.spec.run import Run
@@ -64,8 +64,10 @@ def test_a_text_is_judged_by_its_perplexity():
     drawn = [y for line in axis.lines for y in line.get_ydata()]
     assert max(drawn) < axis.get_ylim()[1] < 12
     # The studies speak of images.
-    about = [f.finding for c, f in claims.table(found) if "accurate as float32" in c.words]
-    assert about == [claims.UNTESTED]
+    about = [
+        f.finding for c, f in published_claims.table(found) if "accurate as float32" in c.words
+    ]
+    assert about == [published_claims.UNTESTED]
 
 
 def test_a_network_that_needs_a_scale_is_titled_by_the_scales_that_do():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mptexp.analysis.repeatability import Ratio, Repetition
+from mptexp.analysis.repeated_sweeps import Ratio, Repetition
 from mptexp.report.answers import repetitions
 from mptexp.spec.run import defaults
 

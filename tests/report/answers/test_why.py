@@ -7,7 +7,7 @@ from verdicts import GAINS, NAN, loss, verdict
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations
 from mptexp.diagnosis.effects import Effect
-from mptexp.records import instruments
+from mptexp.records import instrument_checks
 from mptexp.report.answers import why
 
 
@@ -120,13 +120,13 @@ def test_a_trace_that_was_disturbed_or_is_of_another_model_is_doubted():
 
 
 def test_a_breakdown_by_a_reader_that_failed_its_test_says_so():
-    failed = {"instruments": [instruments.check("trace", (0.9, 1.35), 3.0)]}
+    failed = {"instruments": [instrument_checks.check("trace", (0.9, 1.35), 3.0)]}
     failed["profile"] = {"step_s": 1.0}
     found = replace(verdict(loss("input", 0.61)), candidate=failed, baseline=failed)
     assert why.sentence(found).endswith("; time breakdown not valid: trace not proven.")
     assert why.BREAKDOWN.noted(found, False) == "**Time breakdown not valid: trace not proven.**"
     assert why.ARITHMETIC.noted(found, False) == ""
-    wrong = {"instruments": [instruments.check("kernels", (90, 100), 3.0)]}
+    wrong = {"instruments": [instrument_checks.check("kernels", (90, 100), 3.0)]}
     found = replace(found, candidate=wrong, baseline=wrong)
     assert why.ARITHMETIC.noted(found, False) == "**Arithmetic not valid: arithmetic not proven.**"
     assert why.sentence(found) == why.sentence(verdict(loss("input", 0.61)))

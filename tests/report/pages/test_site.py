@@ -15,7 +15,7 @@ from hostile import PIECES, notebook, sweep_of
 from PIL import Image
 from support import PROJECT, heeding_permissions, mptexp, small_disk
 
-from mptexp.analysis import repeatability, sweep_tables
+from mptexp.analysis import repeated_sweeps, sweep_tables
 from mptexp.errors import ParamsError
 from mptexp.execution import directory
 from mptexp.records import store
@@ -575,7 +575,7 @@ WORK = json.dumps(record()["parameters"] | {"jit": False})
 
 
 def entry(name, speedup):
-    ratio = repeatability.Ratio(
+    ratio = repeated_sweeps.Ratio(
         WORK, "", "float32", "float8", speedup, speedup - 0.3, speedup + 0.3
     )
     words = dict.fromkeys(("title", "question", "devices", "measured", "ended_at", "runs"), "")

@@ -3,17 +3,17 @@ import json
 import pytest
 from forked import python
 
-from mptexp.records.instruments import check
-from mptexp.training.measure import instruments_on_known_work
+from mptexp.records.instrument_checks import check
+from mptexp.training.measure import check_on_known_work
 
 # Faults are planted in what the checks read, each by itself; the work is shorter than a user's.
 PROGRAM = """\
 import json, sys, types
 from mptexp.spec.run import Run
-from mptexp.training.measure import instruments_on_known_work as instruments, sensors, step_clock
+from mptexp.training.measure import check_on_known_work, sensors, step_clock
 from mptexp.training import precision
-instruments.CHAIN_S, instruments.STEPS, instruments.LOAD_S = 0.02, 12, 0.3
-instruments.ROUNDS, instruments.LEAST_BYTES = 2, 2**20
+check_on_known_work.CHAIN_S, check_on_known_work.STEPS, check_on_known_work.LOAD_S = 0.02, 12, 0.3
+check_on_known_work.ROUNDS, check_on_known_work.LEAST_BYTES = 2, 2**20
 precision.use(Run())
 
 def passed(checks):
@@ -22,30 +22,30 @@ def passed(checks):
 import time
 slow = types.SimpleNamespace(perf_counter=lambda: 3 * time.perf_counter())
 true_time, step_clock.time = step_clock.time, slow
-results = [passed(instruments.clock("cpu"))]
+results = [passed(check_on_known_work.clock("cpu"))]
 
 # A clock that adds a second to every step, and events of the device that count half of the work.
 from mptexp.training import backends
 calls = iter(range(10**9))
 late = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() + next(calls))
 step_clock.time, of_events = late, backends.current().event_seconds
-backends.current().event_seconds = lambda work: (instruments._seconds(work), 1e-6)[1]
-results.append(passed(instruments.clock("cpu")))
+backends.current().event_seconds = lambda work: (check_on_known_work._seconds(work), 1e-6)[1]
+results.append(passed(check_on_known_work.clock("cpu")))
 step_clock.time, backends.current().event_seconds = true_time, of_events
 
 of_processor = sensors.processor
 sensors.processor = lambda: {**of_processor(), "own_cpu_s": 2 * of_processor()["own_cpu_s"]}
-results.append(passed(instruments.load("cpu")))
+results.append(passed(check_on_known_work.load("cpu")))
 sensors.processor = lambda: {**of_processor(), "own_cpu_s": time.perf_counter()}
-results.append(passed(instruments.load("cpu")))
+results.append(passed(check_on_known_work.load("cpu")))
 sensors.processor = of_processor
-results.append(passed(instruments.load("cpu")))
+results.append(passed(check_on_known_work.load("cpu")))
 
 peak = sensors.peak_memory_bytes
 sensors.peak_memory_bytes = lambda kind: peak(kind) // 1024
-results.append(passed([instruments.memory("cpu")]))
+results.append(passed([check_on_known_work.memory("cpu")]))
 sensors.peak_memory_bytes = peak
-results.append(passed([instruments.memory("cpu")]))
+results.append(passed([check_on_known_work.memory("cpu")]))
 print(json.dumps(results))
 """
 
@@ -81,18 +81,13 @@ def test_energy_is_compared_with_the_integral_of_power(joules, watts, passed):
         counter = None if joules is None else 7 + joules * second
         return {"time": float(second), "power_w": watts, "energy_j": counter}
 
-    assert (
-        instruments_on_known_work.energy([sample(second) for second in range(5)])["passed"]
-        is passed
-    )
+    assert check_on_known_work.energy([sample(second) for second in range(5)])["passed"] is passed
 
 
 def test_a_gpu_that_is_lost_while_it_is_loaded_is_no_pass():
     nothing = {"power_w": None, "energy_j": None, "utilization": None}
     lost = [{"time": float(second), **nothing} for second in range(12)]
-    busy = check("busy", (80, 100), instruments_on_known_work._utilization(lost, "gpu"))
+    busy = check("busy", (80, 100), check_on_known_work._utilization(lost, "gpu"))
     assert (busy["passed"], busy["read"]) == (False, "nothing")
-    assert (
-        instruments_on_known_work._utilization([{"time": 0.0}] * 12, "gpu") is None
-    )  # no NVML at all
-    assert instruments_on_known_work.energy(lost)["passed"] is None
+    assert check_on_known_work._utilization([{"time": 0.0}] * 12, "gpu") is None  # no NVML at all
+    assert check_on_known_work.energy(lost)["passed"] is None

@@ -5,7 +5,7 @@ import json
 import pytest
 from builders import record, tables
 
-from mptexp.analysis import repeatability
+from mptexp.analysis import repeated_sweeps
 
 
 def sweep(step_s, policy="mixed_bfloat16", **more):
@@ -14,19 +14,19 @@ def sweep(step_s, policy="mixed_bfloat16", **more):
     for block in range(3):
         rows.append(record("float32", block, 0.1 * (1 + block / 1000), **more))
         rows.append(record(policy, block, step_s, **more))
-    return repeatability.ratios(tables(rows))
+    return repeated_sweeps.ratios(tables(rows))
 
 
 def test_what_two_sweeps_share_is_joined_whatever_else_they_measured():
     both = sweep(0.05) + sweep(0.2, "float8")
-    (shared,) = repeatability.repetitions({"one": both, "other": sweep(0.0501)})
+    (shared,) = repeated_sweeps.repetitions({"one": both, "other": sweep(0.0501)})
     assert (shared.first, shared.second, len(shared.ratios)) == ("one", "other", 1)
     assert shared.ratios[0][0].candidate == "mixed_bfloat16"
     assert shared.disjoint == 0
 
 
 def test_intervals_without_a_value_in_common_are_disjoint():
-    (shared,) = repeatability.repetitions({"one": sweep(0.05), "other": sweep(0.09)})
+    (shared,) = repeated_sweeps.repetitions({"one": sweep(0.05), "other": sweep(0.09)})
     assert shared.disjoint == 1
     one, other = shared.ratios[0]
     assert not one.overlaps(other)
@@ -35,7 +35,7 @@ def test_intervals_without_a_value_in_common_are_disjoint():
 
 @pytest.mark.parametrize("more", [{"batch_size": 64}, {"width": 2.0}])
 def test_other_work_is_another_question(more):
-    assert repeatability.repetitions({"one": sweep(0.05), "other": sweep(0.0501, **more)}) == []
+    assert repeated_sweeps.repetitions({"one": sweep(0.05), "other": sweep(0.0501, **more)}) == []
 
 
 def known_as(step_s, **identity):
@@ -45,7 +45,7 @@ def known_as(step_s, **identity):
         for policy, took in (("float32", 0.1 * (1 + block / 1000)), ("float8", step_s)):
             made = record(policy, block, took)
             rows.append(made | {"identity": made["identity"] | identity})
-    return repeatability.ratios(tables(rows))
+    return repeated_sweeps.ratios(tables(rows))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def known_as(step_s, **identity):
 )
 def test_runs_that_were_otherwise_answer_another_question(name, is_another):
     first, second = known_as(0.05, **{name: "a"}), known_as(0.0501, **{name: "b"})
-    assert bool(repeatability.repetitions({"one": first, "other": second})) != is_another
-    assert repeatability.repetitions({"one": first, "other": known_as(0.0501, **{name: "a"})})
+    assert bool(repeated_sweeps.repetitions({"one": first, "other": second})) != is_another
+    assert repeated_sweeps.repetitions({"one": first, "other": known_as(0.0501, **{name: "a"})})
 
 
 def test_what_rests_on_runs_of_another_repeats_nothing():
@@ -71,20 +71,20 @@ def test_what_rests_on_runs_of_another_repeats_nothing():
     rows = [
         record(p, b, s + b / 1e5) for b in range(4) for p, s in (("float32", 0.1), ("float8", 0.05))
     ]
-    one, longer = (repeatability.ratios(tables(made)) for made in (rows[:6], rows))
+    one, longer = (repeated_sweeps.ratios(tables(made)) for made in (rows[:6], rows))
     assert one[0].speedup != longer[0].speedup
-    assert repeatability.repetitions({"one": one, "copy": one}) == []
-    assert repeatability.repetitions({"one": one, "longer": longer}) == []
-    assert repeatability.repetitions({"one": sweep(0.05), "again": sweep(0.05)})
+    assert repeated_sweeps.repetitions({"one": one, "copy": one}) == []
+    assert repeated_sweeps.repetitions({"one": one, "longer": longer}) == []
+    assert repeated_sweeps.repetitions({"one": sweep(0.05), "again": sweep(0.05)})
 
 
 def test_what_is_not_claimed_is_not_compared():
     two = [record(p, b) for p in ("float32", "mixed_bfloat16") for b in range(2)]
-    assert repeatability.ratios(tables(two)) == []
+    assert repeated_sweeps.ratios(tables(two)) == []
 
 
 def test_a_ratio_can_be_noted_and_read_again():
     (ratio,) = sweep(0.05)
-    assert repeatability.Ratio(**json.loads(json.dumps(vars(ratio)))) == ratio
+    assert repeated_sweeps.Ratio(**json.loads(json.dumps(vars(ratio)))) == ratio
     assert json.loads(ratio.work)["batch_size"] == 32
     assert "epochs" not in json.loads(ratio.work)

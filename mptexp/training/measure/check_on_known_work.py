@@ -1,6 +1,6 @@
 """`doctor --check`: clock, memory, utilization and energy, on work whose answer is known.
 
-`python -m mptexp.training.measure.instruments_on_known_work BACKEND` prints the checks as JSON: a
+`python -m mptexp.training.measure.check_on_known_work BACKEND` prints the checks as JSON: a
 process of its own, since its peak of memory would count in any other.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from mptexp.records import timed_windows
-from mptexp.records.instruments import QUIET, Check, check, not_here
+from mptexp.records.instrument_checks import QUIET, Check, check, not_here
 from mptexp.records.interference import OTHERS_MATTER
 from mptexp.spec.run import Run
 from mptexp.training import precision

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.diagnosis import kernel_arithmetic
-from mptexp.records.instruments import Check, check, not_here
+from mptexp.records.instrument_checks import Check, check, not_here
 from mptexp.spec.policies import POLICY_ROWS
 
 POLICIES = ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16")

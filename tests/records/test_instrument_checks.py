@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from mptexp.records import instruments
-from mptexp.records.instruments import INSTRUMENTS, PROVEN, QUIET, check, failed, not_here
+from mptexp.records import instrument_checks
+from mptexp.records.instrument_checks import INSTRUMENTS, PROVEN, QUIET, check, failed, not_here
 
 IDENTITY = {"code": "a", "versions": {"keras": "3"}, "device": "d", "cores": 2, "data": "x"}
 
@@ -39,11 +39,11 @@ def test_what_a_device_lacks_has_not_failed():
 def test_checks_are_kept_for_this_code_these_versions_and_this_device(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     checks = [check("clock", (0.9, 1.1), 1.0), not_here("energy", "no counter")]
-    assert instruments.known(IDENTITY) == []
-    path = instruments.save(IDENTITY, checks)
-    assert instruments.known(IDENTITY | {"data": "another"}) == checks
+    assert instrument_checks.known(IDENTITY) == []
+    path = instrument_checks.save(IDENTITY, checks)
+    assert instrument_checks.known(IDENTITY | {"data": "another"}) == checks
     for other in ({"code": "b"}, {"device": "e"}, {"versions": {"keras": "4"}}, {"cores": 1}):
-        assert instruments.known(IDENTITY | other) == []
+        assert instrument_checks.known(IDENTITY | other) == []
     for text in ("", "[", "{}", '[{"instrument": 3}]'):
         path.write_text(text)
-        assert instruments.known(IDENTITY) == []
+        assert instrument_checks.known(IDENTITY) == []

@@ -8,13 +8,13 @@ from mptexp.api.commands import asked, check_backend, open_sweep
 from mptexp.errors import ParamsError
 from mptexp.execution.progress import Output
 from mptexp.execution.sweep import execute
-from mptexp.records import instruments, store
-from mptexp.records.instruments import Check
+from mptexp.records import instrument_checks, store
+from mptexp.records.instrument_checks import Check
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.grid import Sweep
 
 TIMEOUT_MIN = 5.0
-DIRECT = "mptexp.training.measure.instruments_on_known_work"
+DIRECT = "mptexp.training.measure.check_on_known_work"
 
 
 def check_instruments(backend: str = "tensorflow", output: Output | None = None) -> list[Check]:
@@ -23,7 +23,7 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
     Beside other programs nothing is proven, and nothing is kept.
 
     Records made from now on with the same code, versions and device hold it: see
-    `records.instruments`.
+    `records.instrument_checks`.
 
     Args:
         backend: whose instruments.
@@ -34,7 +34,7 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
         Interrupted, Stopped: as `sweep.execute` does.
     """
     # The table of kernels takes pandas, which only this command needs.
-    from mptexp.diagnosis import instruments_on_records as on_records
+    from mptexp.diagnosis import check_on_records as on_records
 
     check_backend(backend)
     output = output or Output()
@@ -50,8 +50,8 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
     identities = [r["identity"] for r in (first, again, *records) if r.get("identity")]
     if not identities:
         raise ParamsError(f"doctor --check: no run came to its end: {first.get('error', '')}")
-    if instruments.is_quiet(checks):
-        instruments.save(identities[0], checks)
+    if instrument_checks.is_quiet(checks):
+        instrument_checks.save(identities[0], checks)
     return checks
 
 

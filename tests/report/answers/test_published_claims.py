@@ -3,11 +3,11 @@
 import pytest
 from builders import diverged, emulated_runs, record, tables
 
-from mptexp.report.answers import claims
+from mptexp.report.answers import published_claims
 
 
 def found(rows, claim):
-    (told,) = [f for of, f in claims.table(tables(rows)) if claim in of.words]
+    (told,) = [f for of, f in published_claims.table(tables(rows)) if claim in of.words]
     return told
 
 
@@ -145,10 +145,10 @@ def test_a_scale_must_be_chosen_where_training_fails_without_one(outcomes, chose
 
 
 def test_every_claim_stands_once_over_all_sweeps_with_its_rule():
-    fast = claims.table(tables(pairs("mixed_float16", [3.5, 3.6, 3.4])))
-    slow = claims.table(tables(pairs("mixed_float16", [1.08, 1.09, 1.10])))
-    rows = claims.over_all({"fast": fast, "slow": slow})
-    assert [row["claim"] for row in rows] == list(claims.CLAIMS)
+    fast = published_claims.table(tables(pairs("mixed_float16", [3.5, 3.6, 3.4])))
+    slow = published_claims.table(tables(pairs("mixed_float16", [1.08, 1.09, 1.10])))
+    rows = published_claims.over_all({"fast": fast, "slow": slow})
+    assert [row["claim"] for row in rows] == list(published_claims.CLAIMS)
     assert all(row["claim"].rule for row in rows)
     (three,) = [row for row in rows if "three times" in row["claim"].words]
     assert [(n, f.finding) for n, f in three["findings"]] == [
@@ -168,7 +168,7 @@ def test_float16_that_diverges_beside_float32_that_does_has_shown_nothing(float3
             made["status"] = "diverged"
         else:
             made["in_force"]["chance_accuracy"] = 0.95
-    assert found(rows, "Pure float16").finding == claims.UNTESTED
+    assert found(rows, "Pure float16").finding == published_claims.UNTESTED
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -195,7 +195,7 @@ def test_a_format_that_diverged_in_all_runs_decides():
 
 
 @pytest.mark.parametrize(
-    ("name", "finding"), [("<6,10>", "consistent"), ("<2,14>", claims.UNTESTED)]
+    ("name", "finding"), [("<6,10>", "consistent"), ("<2,14>", published_claims.UNTESTED)]
 )
 def test_rounding_to_nearest_is_claimed_to_fail_with_fewer_than_14_bits_of_fraction(name, finding):
     # The lie: a <2,14> that fails confirmed Gupta et al., whose claim is of shorter fractions.
@@ -222,6 +222,6 @@ def test_a_gpu_without_tensor_cores_decides_nothing_about_them(device, has):
     for number, made in enumerate(rows):
         made["run_id"] = f"{number:012x}"
         made["environment"]["capability"] = [7, 5]
-    decided = "inconsistent" if has else claims.UNTESTED
+    decided = "inconsistent" if has else published_claims.UNTESTED
     assert found(rows, "three times as fast").finding == decided
     assert found(rows, "four times less work").finding == decided

@@ -1,6 +1,6 @@
 import pytest
 
-from mptexp.diagnosis import instruments_on_records
+from mptexp.diagnosis import check_on_records
 
 ROW = {"state": "", "layer": "conv", "part": "forward", "op": "Conv2D", "kernel": "", "count": 1.0}
 BF16 = {"primitive": "convolution", "implementation": "brg:avx512_core_bf16", "dtype": "bf16, f32"}
@@ -27,7 +27,7 @@ FLOAT32 = {"primitive": "matmul", "implementation": "gemm", "dtype": "f32", "sec
 
 
 def failures(records, again=None):
-    checks = instruments_on_records.of_records(records, record(), again or record())
+    checks = check_on_records.of_records(records, record(), again or record())
     return [check["instrument"] for check in checks if check["passed"] is False]
 
 
@@ -63,22 +63,22 @@ def test_a_limit_that_does_not_end_in_oom_is_caught():
 def test_a_training_that_is_not_repeated_is_caught():
     other = record(history=[{"epoch": 1, "loss": 1.5000001}])
     assert failures([], other) == ["determinism"]
-    checks = instruments_on_records.of_records(
+    checks = check_on_records.of_records(
         [], record(status="killed", history=[], error="?"), record()
     )
     assert checks[-1]["read"] == "killed: ?"
     assert checks[-1]["passed"] is False
     # The lies: "different" of a second training that was killed, "equal" of two that diverged.
-    again = instruments_on_records.of_records(
+    again = check_on_records.of_records(
         [], record(), record(status="killed", history=[], error="?")
     )
     assert again[-1]["read"] == "killed: ?"
     both = [record(status="diverged", error="not finite")] * 2
-    assert instruments_on_records.of_records([], *both)[-1]["passed"] is False
+    assert check_on_records.of_records([], *both)[-1]["passed"] is False
 
 
 def test_tf32_is_not_asked_of_a_device_without_it():
-    checks = instruments_on_records.of_records(
+    checks = check_on_records.of_records(
         [record("tensorfloat32", status="unsupported", error="no GPU")], record(), record()
     )
     assert [(c["policy"], c["read"], c["passed"]) for c in checks[:-1]] == [
