@@ -196,6 +196,7 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
 # --- results as pages and files ---------------------------------------------------------------
 
 
+@imports.for_a_report()
 def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[str]]:
     """Makes the report of a sweep, from its records alone.
 
@@ -210,7 +211,6 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
         ParamsError: if the directory holds no record, or takes no files.
         Stopped: if the disk is full or fails.
     """
-    imports.matplotlib_from_elsewhere()
     from mptexp.report import measured_sweep
     from mptexp.report.pages import page
 
@@ -235,6 +235,7 @@ class Checked:
     compares: bool
 
 
+@imports.for_a_report()
 def checked(directory: Path) -> Checked:
     """Checks a sweep.
 
@@ -260,6 +261,7 @@ def _not_valid(sweep: "MeasuredSweep") -> list[str]:
     return [*said, *sweep.tables.damaged, *sweep.tables.changed]
 
 
+@imports.for_a_report()
 def publish(
     directories: Sequence[Path], site: Path, url: str = "", notebook: Path | None = None
 ) -> list[str]:
@@ -268,20 +270,19 @@ def publish(
     Raises:
         ParamsError: if there is nothing to publish, or it cannot be written there.
     """
-    imports.matplotlib_from_elsewhere()
     from mptexp.report.pages import site as sites
 
     with writing(site):
         return sites.publish(directories, site, report_notebook(notebook), url)
 
 
+@imports.for_a_report()
 def export(directory: Path, folder: Path) -> list[str]:
     """Writes a sweep's tables, figures and a draft; a sentence for each damaged record, left out.
 
     Raises:
         ParamsError: if there is nothing to export, or it cannot be written there.
     """
-    imports.matplotlib_from_elsewhere()
     from mptexp.report import export as exports
 
     with writing(folder):

@@ -91,6 +91,19 @@ def matplotlib_from_elsewhere() -> None:
         importlib.import_module("matplotlib")
 
 
+@contextmanager
+def for_a_report() -> Iterator[None]:
+    """Within it, and in processes forked there, a report is made.
+
+    Texts in pandas' tables are Python's: of tables of a few rows Arrow's take a seventh of the time
+    of a report. What somebody's notebook has set is as before afterwards.
+    """
+    matplotlib_from_elsewhere()
+    pandas = importlib.import_module("pandas")
+    with pandas.option_context("mode.string_storage", "python"):
+        yield
+
+
 class Lazy:
     """A module that is imported when an attribute of it is first used.
 

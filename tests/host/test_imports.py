@@ -4,6 +4,7 @@ import subprocess
 import sys
 import weakref
 
+import pandas
 import pytest
 
 from mptexp.host import imports
@@ -36,6 +37,13 @@ def test_a_lazy_module_is_imported_at_first_use(monkeypatch):
     assert "colorsys" in sys.modules
     with pytest.raises(AttributeError, match="no_such_function"):
         _ = colours.no_such_function
+
+
+def test_a_report_has_its_own_texts_and_leaves_a_users_as_they_were():
+    with pandas.option_context("mode.string_storage", "pyarrow"):
+        with imports.for_a_report():
+            assert pandas.Series(["a"]).dtype.storage == "python"
+        assert pandas.Series(["a"]).dtype.storage == "pyarrow"
 
 
 def test_what_is_imported_uncollected_is_looked_through_by_no_collection():
