@@ -424,6 +424,19 @@ class Comparison:
         return min(before) / max(after), max(before) / min(after)
 
     @property
+    def faster(self) -> int | None:
+        """Which is faster, 0 the baseline and 1 the candidate; None where that is not known.
+
+        It is where both did the same work in the same place and, of several steps each, the longest
+        of one takes less than the shortest of the other.
+        """
+        steps = min(trace.steps for trace in self._traces)
+        if not self.comparable or self.untold or self.places or steps == 1:
+            return None
+        low, high = self.spread
+        return int(low > 1) if low > 1 or high < 1 else None
+
+    @property
     def by_cause(self) -> pd.DataFrame:
         """Seconds of both by cause: baseline_s, candidate_s, difference_s (above 0 is slower)."""
         both = {"baseline_s": self.baseline.by_cause, "candidate_s": self.candidate.by_cause}

@@ -135,20 +135,30 @@ def difference_rows(comparison: Comparison) -> pd.DataFrame:
 
 def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
     """The tables behind a verdict by their headings, in the order of reading."""
-    last = recordings[-1]
     both = Comparison(*recordings) if len(recordings) == 2 else None
     timed = [recording for recording in recordings if recording.told]
-    made = {
-        "Where the time of a step goes": by_cause(_steps(timed)) if timed else pd.DataFrame(),
-        "What to try": cause_rows(last) if last in timed else pd.DataFrame(),
-        "Where they differ": difference_rows(both) if both and both.comparable else pd.DataFrame(),
-    }
-    for name, recording in zip(trace_answer.short_names(recordings), recordings, strict=True):
+    named = dict(zip(trace_answer.short_names(recordings), recordings, strict=True))
+    made = {"Where the time of a step goes": by_cause(_steps(timed)) if timed else pd.DataFrame()}
+    for name in _advised(recordings):
+        made["What to try" + f": {name}" * bool(both)] = cause_rows(named[name])
+    if both and both.comparable:
+        made["Where they differ"] = difference_rows(both)
+    for name, recording in named.items():
         of = f": {name}" if both else ""
         made[f"Layers{of}"] = layer_rows(recording)
         made[f"Arithmetic{of}"] = arithmetic_rows(recording)
         made[f"The recording{of}"] = facts(recording)
     return {heading: table for heading, table in made.items() if not table.empty}
+
+
+def _advised(recordings: Sequence[Recording]) -> list[str]:
+    """The names of those of which it is said what to try: the faster one, where one is known to be.
+
+    On another GPU, of another batch or by a step that may be an exception, none is.
+    """
+    names = trace_answer.short_names(recordings)
+    faster = Comparison(*recordings).faster if len(recordings) == 2 else None
+    return names if faster is None else [names[faster]]
 
 
 # --- JSON ----------------------------------------------------------------------------------------
@@ -232,15 +242,20 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
 
 
 def _to_do(recordings: Sequence[Recording]) -> str:
-    """What follows: of two, what the faster one does, then what bounds that one."""
-    fastest, opening = len(recordings) - 1, ""
-    if len(recordings) == 2 and (both := Comparison(*recordings)).comparable:
-        fastest = int(both.speedup >= 1)
-        opening = (
-            f"train as in {trace_answer.short_names(recordings)[fastest]}; to go on from there: "
-        )
-    causes = cause_rows(recordings[fastest])
-    return f"{opening}{causes.iloc[0]['What to try']}." if len(causes) else ""
+    """What follows: what bounds a step; of two what the faster one does, where one is."""
+    named = dict(zip(trace_answer.short_names(recordings), recordings, strict=True))
+    causes = {name: cause_rows(named[name]) for name in _advised(recordings)}
+    advice = {name: rows.iloc[0]["What to try"] for name, rows in causes.items() if len(rows)}
+    if len(recordings) == 1 or len({*advice.values()}) < len(advice):  # of both the same
+        return "".join(f"{text}." for text in {*advice.values()})
+    if len(causes) == 2:
+        return " ".join(f"{name}: {text}." for name, text in advice.items())
+    (faster,) = causes
+    return (
+        f"train as in {faster}"
+        + "".join(f"; to go on from there: {text}" for text in advice.values())
+        + "."
+    )
 
 
 def _conditions(recordings: Sequence[Recording]) -> list[str]:

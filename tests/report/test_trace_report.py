@@ -34,10 +34,16 @@ def test_the_data_have_the_keys_that_are_promised(pair):
 
 def test_tables_stand_under_their_headings(pair):
     tables = trace_report.tables(pair)
-    assert list(tables)[:3] == ["Where the time of a step goes", "What to try", "Where they differ"]
+    assert list(tables)[:4] == [
+        "Where the time of a step goes",
+        "What to try: before",
+        "What to try: after <b>",
+        "Where they differ",
+    ]
     first = tables["Where the time of a step goes"]
     assert first.iloc[-1].tolist()[1:] == ["1.000", "1.000"]
-    assert "Layers" in trace_report.tables(pair[:1])
+    alone = trace_report.tables(pair[:1])
+    assert {"What to try", "Layers"} <= set(alone)
 
 
 def test_a_column_without_a_layer_is_left_out(pair, monkeypatch):
@@ -79,6 +85,38 @@ def test_recordings_of_other_work_have_no_ratio(first, second, why):
     assert "Where they differ" not in trace_report.tables(pair)
     assert trace_answer.shrink_sentence(Comparison(*pair)) == ""
     assert "not of the same work</title>" in trace_report.page(pair)
+
+
+TOLD = {"input_shape": "32x3", "gpu": "GPU:0 NVIDIA A100", "recorded": {}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "faster"),
+    [
+        ({"step_times": (2.0, 2.1)}, {"step_times": (1.0, 1.9)}, "after"),
+        ({"step_times": (1.0, 1.9)}, {"step_times": (2.0, 2.1)}, "before"),
+        # The lie: "train as in after", which was slower in one step, or of which one was recorded.
+        ({"step_times": (1.8, 2.1)}, {"step_times": (1.0, 1.9)}, ""),
+        ({"step_times": (2.0,), "steps": 1}, {"step_times": (1.0, 1.9)}, ""),
+        # Perhaps by its batch or its GPU; by its GPU.
+        ({"step_times": (2.0, 2.1), "input_shape": ""}, {"step_times": (1.0, 1.9)}, ""),
+        ({"step_times": (2.0, 2.1), "gpu": "GPU:0"}, {"step_times": (1.0, 1.9)}, ""),
+        ({"step_times": (2.0, 2.1), "gpu": "GPU:0 V100"}, {"step_times": (1.0, 1.9)}, ""),
+    ],
+)
+def test_only_what_is_known_to_be_faster_is_to_be_copied(first, second, faster):
+    pair = [typed(FLOAT32, "before.json", **TOLD | first)]
+    pair.append(typed(FLOAT32, "after.json", **TOLD | second))
+    assert Comparison(*pair).comparable
+    todo = [heading for heading in trace_report.tables(pair) if "What to try" in heading]
+    page = trace_report.page(pair)
+    assert ("train as in" in page) == bool(faster)
+    if faster:
+        # The lie: the slower one's causes, below the advice for the faster one.
+        assert todo == [f"What to try: {faster}"]
+        assert f"train as in {faster}; to go on from there: " in page
+    else:
+        assert todo == ["What to try: before", "What to try: after"]
 
 
 def test_a_recording_without_times_gives_no_share_of_time():
