@@ -55,12 +55,13 @@ def throughput(runs: pd.DataFrame) -> pd.Series:
     return _first([runs[rate] for rate in tasks.RATES if rate in runs])
 
 
-def geometric_mean(values: pd.Series) -> float:
+def geometric_mean(values: pd.Series | np.ndarray) -> float:
     """The typical one of several times or rates: of two policies' the quotient is their ratio.
 
     As long as both have the same blocks, for a ratio is the geometric mean of those of the blocks.
+    Blocks without a value (NaN) are left out; NaN of none.
     """
-    return float(np.exp(np.log(pd.to_numeric(values)).mean()))
+    return float(np.exp(np.log(pd.to_numeric(pd.Series(values))).mean()))
 
 
 def quality(runs: pd.DataFrame) -> pd.Series:

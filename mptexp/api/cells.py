@@ -7,10 +7,12 @@ JupyterLab starts a Jupyter kernel in the folder of its notebook.
 import json
 import math
 import os
+import pprint
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -178,31 +180,51 @@ class Record(dict[str, Any]):
     """What one run wrote, as a dict; a notebook's cell shows its figures with their meaning.
 
     Attributes:
-        place: the directory of its sweep.
+        place: the directory of its sweep, wherever the working folder is later.
     """
 
     def __init__(self, content: Mapping[str, Any], place: SweepDir) -> None:
         """Takes what the run wrote, and where."""
         super().__init__(content)
-        self.place = place
+        self.place = SweepDir(place.root.absolute())
 
     @cached_property
     def row(self) -> "pd.Series":
         """Its row of the sweep's table, with the flags and marks that `load` gives it.
 
         Most flags follow from the runs beside it, all of which are read then.
+
+        Raises:
+            ParamsError: if the record is no longer there.
         """
         from mptexp.analysis import sweep_tables
 
         table = sweep_tables.load(self.place).results
-        return table[table.run_id == self["run_id"]].iloc[0]
+        rows = table[table.run_id == self.get("run_id")]
+        if rows.empty:
+            raise ParamsError(
+                f"{visible(str(self.place.root))}: no longer holds a readable record of the run "
+                f"{shown(self.get('run_id'))}, whose row follows from all that are there; allowed: "
+                "a record of a sweep that is still where it was read"
+            )
+        return rows.iloc[0]
 
     def _repr_html_(self) -> str:
+        try:
+            return self._figures(self.row)
+        except ParamsError as gone:
+            # What its dict holds is left to be shown: of a long list no more than that it is one.
+            content = pprint.pformat(dict(self), depth=2, compact=True, width=100)
+            lines = "\n".join(visible(line) for line in content.splitlines())
+            page = f"<p>{escape(str(gone))}</p><pre>{escape(lines)}</pre>"
+            return f'<div class="tex2jax_ignore mathjax_ignore">{page}</div>'
+
+    def _figures(self, row: "pd.Series") -> str:
         import pandas as pd
 
         from mptexp.records.csv_columns import COLUMNS
 
-        row = self.row.drop("sweep").dropna()
+        row = row.drop("sweep").dropna()
         row = row[row.astype(str) != ""]
         table = pd.DataFrame(
             {"value": row.map(_figure), "meaning": [COLUMNS[name].meaning for name in row.index]}
@@ -245,7 +267,7 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
 
     if not isinstance(table, str) or table not in TABLES:
         raise ParamsError(f"table {shown(table)}: unknown; allowed: {', '.join(TABLES)}")
-    place = SweepDir(resolved(directory))
+    place = SweepDir(_existing(directory))
     tables = sweep_tables.load(place)
     for sentence in tables.damaged:
         warnings.warn(f"left out: {visible(sentence)}", stacklevel=2)
@@ -267,9 +289,9 @@ def record(directory: Place, run_id: str) -> Record:
     Raises:
         ParamsError: if there is no such record, or it is damaged.
     """
-    if not isinstance(run_id, str) or Path(run_id).name != run_id:
+    if not isinstance(run_id, str) or Path(run_id).name != run_id or run_id in ("", ".."):
         raise ParamsError(f"run_id is {shown(run_id)}; allowed: a text, as `load` gives them")
-    place = SweepDir(resolved(directory))
+    place = SweepDir(_existing(directory))
     try:
         known = store.read_record(place.record(run_id))
     except store.RecordError as error:
@@ -292,21 +314,21 @@ def answer(directory: Place) -> "Markdown":
     from mptexp.report.pages import first_screen_html
     from mptexp.report.text import markdown
 
-    sweep = measured_sweep.load(resolved(directory))
+    sweep = measured_sweep.load(_existing(directory))
     title = f"**{markdown.safe(first_screen_html.title(sweep))}**"
     banner = caveats.banner(sweep.tables, more="The report says more")
     return Markdown("\n\n".join([title, *banner, *first_screen_html.sentences(sweep)]))
 
 
-def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "ComparedSweeps":
+def compare(a: Place | Iterable[Place], b: Place | Iterable[Place]) -> "ComparedSweeps":
     """Compares two sweeps: returns the points that both measured well, a row each.
 
     A cell shows of it what `mptexp compare` prints. What is not compared, and how its runs ended,
     is a warning too.
 
     Args:
-        a: a sweep's directory, or a list of several sessions of it; of three a side, the ratios
-            have intervals.
+        a: a sweep's directory, or a list, or the like, of several sessions of it; of three a side,
+            the ratios have intervals.
         b: another's.
 
     Returns:
@@ -329,11 +351,37 @@ def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "Compared
 
 
 def _sessions(side: Any) -> list[Path]:
-    """The directories of one side of a comparison: one, or a list of several."""
-    places = list(side) if isinstance(side, list | tuple | set) else [side]
+    """The directories of one side of a comparison: one, or several in whatever holds them."""
+    if isinstance(side, str | os.PathLike):
+        return [_existing(side)]
+    # A table is no collection of paths, though going over it gives the names of its columns.
+    several = isinstance(side, Iterable) and getattr(side, "ndim", 1) == 1
+    if not several or isinstance(side, bytes | Mapping):
+        raise ParamsError(
+            f"a side of a comparison is a {type(side).__name__}; allowed: a sweep's directory, as "
+            "a text or a pathlib.Path, or a list of several"
+        )
+    places = sorted(side, key=str) if isinstance(side, Set) else list(side)
     if not places:
         raise ParamsError("a list of sweeps is empty; allowed: one directory or more")
-    return [resolved(place) for place in places]
+    return [_existing(place) for place in places]
+
+
+def _existing(directory: Any) -> Path:
+    """The path of a sweep's directory, where there is a directory.
+
+    Raises:
+        ParamsError: where it is no path, there is nothing, or a file.
+    """
+    path = resolved(directory)
+    allowed = "allowed: the directory of a sweep, such as reports/quickstart"
+    if not path.exists():
+        raise ParamsError(
+            f"{visible(str(path))}: holds no record of a run, as it does not exist; {allowed}"
+        )
+    if not path.is_dir():
+        raise ParamsError(f"{visible(str(path))}: it is a file; {allowed}")
+    return path
 
 
 # --- why a policy was faster, or was not -----------------------------------------------------

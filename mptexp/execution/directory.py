@@ -191,7 +191,7 @@ def check(directory: SweepDir, text: str, discard: bool = False) -> None:
     """
     root, other = directory.root, difference(directory, text)
     if other and not discard:
-        advice = "give another directory with --out, or --fresh to discard them"
+        advice = "give another directory with --out, or --fresh without --only to discard them"
         if other.startswith("repeats"):  # nothing else: what is there need not be discarded
             advice = (
                 "whoever changes them once results are known chooses by these; give another "

@@ -4,7 +4,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -14,6 +14,7 @@ from mptexp.execution import device_slots, fork_client, supervisor
 from mptexp.execution.device_slots import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
+from mptexp.host import interrupt
 from mptexp.records import schema
 
 # Between two looks for a signal: Python handles one in the main thread alone, which a lock without
@@ -76,7 +77,7 @@ def execute(
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
     stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
     forks = nullcontext(how.servers) if how.servers else fork_client.servers(slots)
-    with forks as servers, ThreadPoolExecutor(len(slots)) as pool:
+    with ExitStack() as ending, forks as servers, ThreadPoolExecutor(len(slots)) as pool:
         try:
             while waiting or working:
                 for planned, taken in _startable(waiting, free, slots):
@@ -92,6 +93,8 @@ def execute(
                     free += taken
                     yield planned, future.result()
         finally:
+            # Until no run is at work: the directory is free then, and may be executed again.
+            ending.enter_context(interrupt.held())
             stop.set()
 
 

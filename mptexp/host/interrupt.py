@@ -7,16 +7,19 @@ is lost, or taken for another error (nbclient: a Jupyter kernel that died).
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 AGAIN_S = 0.01
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _asked = threading.Event()
 
 
 def listen() -> None:
     """From now on Ctrl-C, and what else ends a program, is a KeyboardInterrupt and remembered."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores one, a shell's & another
             signal.signal(number, _raise)
     signal.signal(signal.SIGALRM, _raise)
@@ -49,6 +52,37 @@ def check() -> None:
         KeyboardInterrupt: if the user has asked this process to end.
     """
     if asked():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Within it Ctrl-C waits: around what ends the work, which a second one would break off.
+
+    Where something ends by a first one it has its effect already, and the second is forgotten.
+
+    Raises:
+        KeyboardInterrupt: afterwards, if the user has asked for it within, and nothing ends.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which no signal interrupts
+        yield
+        return
+    ends, came = sys.exc_info()[0] is not None, threading.Event()
+
+    def remember(*_: Any) -> None:
+        came.set()
+        if _raise in before.values():
+            _asked.set()
+
+    before = {n: h for n in SIGNALS if callable(h := signal.getsignal(n))}
+    for number in before:
+        signal.signal(number, remember)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came.is_set() and not ends:
         raise KeyboardInterrupt
 
 

@@ -13,8 +13,9 @@ from typing import Any
 LEAST_WINDOWS = 10  # fewer claim no interval of their median
 # Of a record: more windows and readings than these, of hours, are joined and thinned.
 MOST_WINDOWS, MOST_SAMPLES = 10_000, 10_000
-UNEQUAL = 1.25  # times the median that steps take on average, from which some are others
-RECURS = 3  # windows that take so much longer: one or two may be a stall
+# Times the median that steps take on average, or the reverse, from which some are others.
+UNEQUAL = 1.25
+RECURS = 3  # windows that take so much longer or shorter: one or two may be a stall
 # How the mark begins of steps whose median says little of the training.
 UNEQUAL_STEPS = "its steps are unequal"
 APART = 100  # windows at the start, of compilation and warm-up, that stay as they are
@@ -83,15 +84,22 @@ def shortened(joined: int, thinned: int) -> list[str]:
 def unequal(windows: Sequence[Window]) -> list[str]:
     """What a record says of steps whose median leaves out what recurs in fewer than half of them.
 
-    Such as an update after several batches. Programs beside it lengthen steps too.
+    Such as an update after several batches; or steps that are short beside those with an
+    evaluation. Programs beside it lengthen steps too.
     """
     steady = windows[warmup_windows(windows) :]
-    mean_s = sum(w.seconds for w in steady) / sum(w.steps for w in steady)
     (median_s,) = _of_windows(steady, (50,))
-    longer = sum(w.seconds > UNEQUAL * median_s * w.steps for w in steady)
-    if mean_s <= UNEQUAL * median_s or not median_s or longer < RECURS:
+    if not median_s:
         return []
-    return [f"{UNEQUAL_STEPS}: on average they take {mean_s / median_s:.3g} times their median"]
+    times = sum(w.seconds for w in steady) / sum(w.steps for w in steady) / median_s
+    others = sum(_far(w.seconds / w.steps / median_s, times > 1) for w in steady)
+    if not _far(times, times > 1) or others < RECURS:
+        return []
+    return [f"{UNEQUAL_STEPS}: on average they take {times:.3g} times their median"]
+
+
+def _far(times: float, longer: bool) -> bool:
+    return times > UNEQUAL if longer else times * UNEQUAL < 1
 
 
 def warmup_windows(windows: Sequence[Window]) -> int:

@@ -59,15 +59,15 @@ def read(path: Path) -> tuple[Path, Trace]:
     try:
         with _uncollected():
             trace = _read(file)
-    except ImportError as error:
+    except ImportError:
         why = f"xprof, which reads {file.name}, is not installed: {install('profile')}"
-        raise ParamsError(why) from error
+        raise ParamsError(why) from None
     except MemoryError:
         raise ParamsError(
             f"{file}: it needs more memory than there is; trace fewer steps"
         ) from None
     except Exception as error:  # whatever is in the file; xprof fails in ways of its own
-        raise ParamsError(f"{file}: cannot be read: {_sentence(error)}") from error
+        raise ParamsError(f"{file}: cannot be read: {_sentence(error)}") from None
     if others:
         note = f"the newest of {others + 1} traces in {path}"
         trace = replace(trace, notes=(*trace.notes, note))

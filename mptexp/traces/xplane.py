@@ -13,7 +13,7 @@ import re
 import tempfile
 import zlib
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,10 @@ IDLE_EVENTS += ("cuCtxSynchronize", "hipStreamSynchronize", "hipDeviceSynchroniz
 IDLE_EVENTS += ("np.asarray(jax.Array)", "block_until_ready")
 # What Keras's trainers call for each batch, or for several.
 EVALUATION = re.compile(r"(?i)\b_?(test|eval|valid|predict)")  # names of marks, not of training
-KERAS_STEPS = re.compile(r"^(train_function|one_step_on_data|multi_step_on_iterator)$")
+KERAS_STEPS = re.compile(
+    r"^(train_function|one_step_on_data(_distributed)?|multi_step_on_(iterator|data))$"
+)
+EAGER = " but eager ones, of which the CPU's are not recorded one by one; compile it (tf.function)"
 
 
 class Event(NamedTuple):
@@ -275,11 +278,10 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
         "the marker with a step_num": trains or numbered,
         "xprof's Steps line": [e for e in events if e.process == name and e.thread == "Steps"],
     }
-    calls = [
-        (e.start, e.end)
-        for e in events
-        if KERAS_STEPS.match(e.name) and not e.on_device and not e.in_pipeline
+    functions = [
+        e for e in events if KERAS_STEPS.match(e.name) and not e.on_device and not e.in_pipeline
     ]
+    calls = [(e.start, e.end) for e in functions]
     waits = _waits(events, _input_runs(events))
     waited = operations.busy(wait for wait in waits if wait.operation.state == "input")
     for how, marks in ways.items():
@@ -293,11 +295,13 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
                     return kinds
             return recognized.ending_with(steps, calls, busy)
     if calls:
-        steps = recognized.marked(calls, busy, "train_function", waited=waited)
+        how = Counter(e.name for e in functions).most_common(1)[0][0]
+        steps = recognized.marked(calls, busy, how, waited=waited)
         return recognized.ending_with(steps, calls, busy)
     spans = list(_on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming))
     if not spans:
-        raise ValueError("it holds no operation of a training")
+        eager = any(e.name.startswith("EagerExecute") for e in events)
+        raise ValueError("it holds no operation of a training" + EAGER * eager)
     kinds = recognized.repeated(_work(spans), first=_first(events), waited=waited)
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     return kinds or recognized.whole(first, last)

@@ -7,6 +7,7 @@ is named in its record, from which nothing is claimed.
 
 import fcntl
 import importlib.util
+import inspect
 import os
 import sys
 import threading
@@ -52,6 +53,25 @@ def _refuse_unknown(name: str, value: str | None, allowed: Sequence[str]) -> Non
         raise ParamsError(f"{name} {value!r}: unknown; allowed: {', '.join(allowed)}")
 
 
+def _refuse_arguments(synchronize: Callable[..., Any]) -> None:
+    """Refuses what needs arguments, as `jax.block_until_ready` itself does: it is called without.
+
+    Raises:
+        ParamsError: then; what tells nothing of its arguments, such as a method of JAX, passes.
+    """
+    try:
+        signature = inspect.signature(synchronize)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise ParamsError(
+            f"synchronize is {synchronize!r}, called without arguments: {error}; allowed: a "
+            "function without arguments, such as lambda: jax.block_until_ready(state)"
+        ) from None
+
+
 class StepTimer:
     """Times steps: as a callback of Keras's `fit`, or around the steps of a loop.
 
@@ -84,6 +104,8 @@ class StepTimer:
         _refuse_unknown("backend", backend, BACKENDS)
         if synchronize is not None and not callable(synchronize):
             raise ParamsError(f"synchronize is {synchronize!r}; allowed: a function to call")
+        if synchronize is not None:
+            _refuse_arguments(synchronize)
         size = None if batch_size is None else yaml_documents.native(batch_size)
         if size is not None and (wrong := fields.fault(Run, "batch_size", size)):
             raise ParamsError(wrong[1])
@@ -106,7 +128,9 @@ class StepTimer:
         self._blind = 0  # windows that ended before the framework was known
         self._samples: list[sensors.Sample] = []
         self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began
+        self._batch: int | None = None  # of `fit`, that began last
         self._other_batch = ""
+        self._held = False  # whether the batch size was, against what Keras has counted
         self._looked = False  # at what the first step of a `fit` has told
         self._state = ""  # of the model
         self._steps = object()  # names them, of one model
@@ -217,9 +241,10 @@ class StepTimer:
             self._samples = []
 
     def _wait(self) -> None:
+        """Until the device has done its work: what a user waits for may have been ready before."""
         if self._synchronize is not None:
             self._synchronize()
-        elif self.model is not None or self.backend in sys.modules:
+        if self.backend in sys.modules:
             backend(self.backend).synchronize(self.model)
 
     def _refuse_unwaited(self) -> None:
@@ -263,7 +288,7 @@ class StepTimer:
         Its steps are forgotten where the model has been changed since.
         """
         self.pause()
-        self._of_epoch, self._looked = None, False
+        self._of_epoch, self._looked, self._batch = None, False, None
         state = self._model_state()
         if self._state and state != self._state:
             self._end()
@@ -279,7 +304,13 @@ class StepTimer:
         return foreign_model.state(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Keras's hook: of a step, or of as many as `steps_per_execution`."""
+        """Keras's hook: of a step, or of as many as `steps_per_execution`.
+
+        A timer that stands twice among the callbacks is told twice of each.
+        """
+        if batch == self._batch:
+            return
+        self._batch = batch
         at_once = int(getattr(self.model, "steps_per_execution", 1) or 1)
         total = self.params.get("steps")  # of an epoch; None where that is not known yet
         if batch and not self._looked:
@@ -302,7 +333,18 @@ class StepTimer:
             return None
         from mptexp.training import foreign_model
 
-        return foreign_model.examples(self.model)
+        images = foreign_model.examples(self.model)
+        self._held = self._held or images is not None
+        return images
+
+    def _as_said(self) -> list[str]:
+        """What a record says of a batch size that nothing of `fit` could be held against."""
+        if self.model is None or self._held:
+            return []
+        return [
+            f"its batch size of {self._batch_size} is as it was said: Keras has not counted the "
+            "images that `fit` trained on"
+        ]
 
     def _note_batch(self, images: int, steps: int) -> None:
         """Keeps that another batch size was said than that of `fit`; what was seen first says it.
@@ -315,6 +357,7 @@ class StepTimer:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
         self.pause()
+        self._batch = None
         self._count_images()
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -424,6 +467,7 @@ class StepTimer:
             "history": [],
             "marks": [
                 NOTE,
+                *self._as_said(),
                 *environment.without_onednn(self._framework(), card),
                 *foreign_policy.partly(self.model, policy),
                 *without_kernels(policy.compute_dtype, known.get("reference", [])),

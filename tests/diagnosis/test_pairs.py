@@ -28,6 +28,19 @@ def test_every_point_is_paired_at_the_largest_batch_size_of_both():
     assert (pair.speedup.estimate, pair.speedup.n) == pytest.approx((own.speedup, own.blocks))
 
 
+def test_a_pair_of_which_a_block_is_missing_is_of_the_others():
+    # The traceback: "cannot convert float NaN to integer", of a sweep that lost one record.
+    made = published("quickstart-cpu").tables
+    whole = {pair.candidate.policy: pair for pair in pairs.pairs(made)}
+    largest = made.ok[made.ok.batch_size == made.ok.batch_size.max()]
+    lost = largest[(largest.policy == "mixed_float16") & (largest.block == 1)].run_id.item()
+    kept = [run_id for run_id in made.ok.run_id if run_id != lost]
+    pair = {p.candidate.policy: p for p in pairs.pairs(made, kept)}["mixed_float16"]
+    assert pair.speedup.n == whole["mixed_float16"].speedup.n - 1
+    assert pair.step_s == pytest.approx(whole["mixed_float16"].step_s, rel=0.5)
+    assert pair.controls[0].max_steps > 0
+
+
 def test_only_chosen_runs_are_paired():
     tables = published("quickstart-cpu").tables
     small = tables.ok[tables.ok.batch_size == tables.ok.batch_size.min()].run_id

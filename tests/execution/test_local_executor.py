@@ -1,3 +1,10 @@
+import json
+import os
+import subprocess
+import sys
+
+from support import PATIENCE_S, PROJECT
+
 from mptexp.execution import local_executor
 from mptexp.execution.device_slots import Slot
 from mptexp.execution.local_executor import Execution
@@ -24,3 +31,48 @@ def test_runs_that_share_a_processor_are_marked_and_others_are_not():
     assert Execution(60).marks == []
     (mark,) = Execution(60, parallel=3).marks
     assert "3 runs shared" in mark
+
+
+# In a notebook the process lives on, and the cell is executed again.
+TWICE = """
+import json, os, signal, threading, time
+from pathlib import Path
+import mptexp
+
+def press():
+    while not list(Path(os.environ["MPTEXP_TEST_GATE"]).glob("*.here")):
+        time.sleep(0.05)
+    for _ in range(2):
+        if not ended:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+
+ended = working = []
+presses = threading.Thread(target=press)
+presses.start()
+try:
+    try:
+        mptexp.run("light.yaml")
+    finally:
+        ended = [True]
+        working = [t.name for t in threading.enumerate() if t.name.startswith("ThreadPool")]
+except KeyboardInterrupt:
+    presses.join()
+Path(os.environ["MPTEXP_TEST_GATE"], "leave-1").touch()
+mptexp.run("light.yaml")
+(record,) = Path("reports/light/runs").glob("*/record.json")
+record = json.loads(record.read_text())
+print(json.dumps([working, record["status"], record.get("marks", [])]))
+"""
+
+
+def test_a_second_interrupt_of_a_cell_leaves_no_run_at_work(light, gate, tmp_path):
+    # The lie: "killed", and "another sweep measures on this device", of the cell executed again.
+    light({"seed": [13]})
+    command, environ = [sys.executable, "-c", TWICE], {**os.environ, "PYTHONPATH": str(PROJECT)}
+    told = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout.splitlines()[-1]) == [[], "ok", []]
+    assert "another sweep" not in told.stdout

@@ -51,6 +51,30 @@ interrupt.ignore()
 os.kill(os.getpid(), signal.SIGINT)
 assert not interrupt.asked()
 """
+HELD = """
+import os, signal
+from mptexp.host import interrupt
+def press(): os.kill(os.getpid(), signal.SIGINT)
+try:
+    try:
+        press()
+    finally:
+        with interrupt.held():
+            press()
+            print("ended whole")
+except KeyboardInterrupt:
+    print("once")
+try:
+    with interrupt.held():  # where nothing ends, it is not lost
+        press()
+        print("ended as well")
+except KeyboardInterrupt:
+    print("twice")
+try:
+    press()
+except KeyboardInterrupt:
+    print("as before")
+"""
 
 
 def done(program):
@@ -77,3 +101,9 @@ def test_what_a_library_loses_comes_again_and_is_remembered():
 def test_what_is_ignored_stays_ignored():
     ended = done(IGNORED)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_what_ends_by_a_first_is_not_broken_off_by_a_second():
+    ended = done(HELD)
+    said = ["ended whole", "once", "ended as well", "twice", "as before"]
+    assert ended.stdout.splitlines() == said

@@ -42,6 +42,29 @@ def test_a_median_that_leaves_out_what_recurs_is_named():
     assert timed_windows.unequal(windows([0.0] * 20)) == []
 
 
+def test_a_median_above_what_steps_take_on_average_is_named_too():
+    # The lies: 335 ms a step of two trainings of 335 and 10 ms; 305 ms of steps of 50 ms, as most
+    # windows held an evaluation.
+    def two_trainings(short):
+        later = [Window(60 + 4 * k, 4, 4 * 0.01) for k in range(short)]
+        return [*windows([0.335] * 60), *later]
+
+    (said,) = timed_windows.unequal(two_trainings(10))
+    assert said.startswith(timed_windows.UNEQUAL_STEPS)
+    assert "0.612 times" in said
+    assert timed_windows.unequal(windows([0.305, 0.305, 0.05] * 12))
+    assert timed_windows.unequal(two_trainings(2)) == []
+    assert timed_windows.unequal(windows([0.1] * 14 + [0.08] * 6)) == []  # a clock that slows
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
+def test_steps_that_only_scatter_are_not_called_unequal(spread):
+    random = np.random.default_rng(1)
+    for steps in (12, 60, 600):
+        for rates in (random.lognormal(0, spread, steps), random.normal(1, spread / 2, steps)):
+            assert timed_windows.unequal(windows([*np.abs(rates)])) == []
+
+
 @pytest.mark.parametrize("rates", [[1.0], [5.0, 1.0], [4.0, 3.0, 2.0, 1.0]])
 def test_something_is_always_left(rates):
     timing = timed_windows.timing(windows(rates))

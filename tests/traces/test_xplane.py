@@ -254,3 +254,22 @@ def test_marks_of_evaluations_are_no_steps_of_training():
     assert (len(found.intervals), found.seconds()[0]) == (10, pytest.approx(100e-6))
     alone = xplane._steps(evaluated, {}, None)
     assert len(alone.intervals) == 30
+
+
+def test_a_keras_prediction_on_a_cpu_has_the_steps_of_its_function():
+    # The lie: "the host bounds this recording: for 100 % of a step", of one step without any work,
+    # found by what repeats: the eager operations that make a batch's constants.
+    begins = [1000 * k for k in range(16)]
+    calls = [
+        xplane.Event("/host:CPU", "main", "one_step_on_data_distributed", at, at + 900, {})
+        for at in begins
+    ]
+    found = xplane._steps(calls, {}, None)
+    assert len(found.intervals) == 16
+    assert found.how == "one_step_on_data_distributed"
+
+
+def test_an_eager_training_on_a_cpu_says_why_nothing_is_read():
+    eager = [xplane.Event("/host:CPU", "main", "EagerExecute: Conv2D", 0, 9, {})]
+    with pytest.raises(ValueError, match="but eager ones"):
+        xplane.explain(eager)

@@ -152,6 +152,43 @@ def test_a_loop_in_jax_is_refused_without_what_it_waits_for():
     assert timer._sampler is None
 
 
+JAX = """
+import time
+import jax, jax.numpy as jnp
+from mptexp import StepTimer
+def step(w, x):
+    for _ in range(6):
+        w = w + 1e-3 * jnp.tanh(x @ w) @ w
+    return w
+step = jax.jit(step, donate_argnums={donated})
+x, w, count = jnp.full((600, 600), 0.01), jnp.eye(600), 20
+w = step(w, x).block_until_ready()
+old, live = jnp.ones(3), jax.live_arrays
+scratch = [jnp.full(3, k) for k in range(count)]
+old.delete()
+jax.live_arrays = lambda: [old, *live()]  # another thread has deleted it meanwhile
+timer = StepTimer(synchronize=x.block_until_ready, batch_size=4)
+began = time.perf_counter()
+for _ in range(count):
+    with timer.step():
+        w = step(w, x)
+    scratch.pop().delete()
+w.block_until_ready()
+whole = (time.perf_counter() - began) / count
+timed = timer.windows
+print(sum(w["seconds"] for w in timed) / sum(w["steps"] for w in timed) / whole)
+timer._end()
+"""
+
+
+@pytest.mark.parametrize("donated", ["()", "(0,)"])
+def test_a_loop_in_jax_that_waits_for_an_old_array_is_timed_by_its_steps(tmp_path, donated):
+    # The lie: 0.016 ms a step of 213 ms: launches, as what was waited for was ready before.
+    done = python(JAX.replace("{donated}", donated), {"backend": "jax"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert 0.3 < float(done.stdout) < 3, done.stdout
+
+
 @pytest.fixture
 def alone(monkeypatch):
     """A process that has imported no framework, as far as the timer can see."""
@@ -331,9 +368,13 @@ def test_too_few_steps_and_wrong_words_are_one_sentence(tmp_path):
         ({"policy": "int8"}, "policy 'int8': unknown; allowed: float32"),
         ({"backend": "mxnet"}, "backend 'mxnet': unknown; allowed: tensorflow"),
         ({"synchronize": True}, "synchronize is True; allowed: a function"),
+        # The fault: a bare TypeError of `jax.block_until_ready` itself, after the first steps.
+        ({"synchronize": np.shape}, "synchronize is .*: missing a required argument: 'a'; allowed"),
     ):
         with pytest.raises(ParamsError, match=why):
             StepTimer(**words)
+    for passes in (time.time, lambda state=None: state, np.zeros(1).copy):  # the first tells none
+        StepTimer(synchronize=passes)
 
 
 def test_what_a_step_makes_is_not_waited_for_before_there_is_any(clock):
@@ -492,7 +533,7 @@ def test_steps_of_what_a_model_was_before_are_forgotten(tmp_path):
         timer.record(tmp_path)
 
 
-def fitted(timer, inner="mixed_bfloat16", units=64, batch_size=16, images=160):
+def fitted(timer, inner="mixed_bfloat16", units=64, batch_size=16, images=160, told=1):
     """A short training of a backbone with a float32 head, timed."""
     import keras
 
@@ -503,7 +544,7 @@ def fitted(timer, inner="mixed_bfloat16", units=64, batch_size=16, images=160):
     model.compile("sgd", "mse")
     x, y = np.zeros((images, 8)), np.zeros((images, 2))
     validation = (x[:32], y[:32])  # which Keras's own count of the images then holds
-    model.fit(x, y, batch_size=batch_size, epochs=3, verbose=0, callbacks=[timer],
+    model.fit(x, y, batch_size=batch_size, epochs=3, verbose=0, callbacks=[timer] * told,
               validation_data=validation)  # fmt: skip
     return timer
 
@@ -549,6 +590,49 @@ def test_another_batch_size_is_refused_of_short_epochs_too(tmp_path, backend):
     assert "batch_size is 29, but `fit` trained on 20 images in 1 step" in done.stderr
     right = python(program.replace("29", "20"), {"backend": backend}, cwd=tmp_path)
     assert right.returncode == 0, right.stderr[-2000:]
+
+
+def test_a_timer_that_stands_twice_among_the_callbacks_counts_each_step_once():
+    # The lie: half the time of a step, twice the images per second, of a cell that was run again.
+    timer = fitted(StepTimer(batch_size=16), told=2)
+    assert sum(w["steps"] for w in timer.windows) == 3 * 9  # as each epoch's last is in no window
+    assert fitted(StepTimer(batch_size=160), batch_size=160, told=2)._step == 3  # one an epoch
+
+
+def custom(batch_size, **words):
+    """A training by a step of the user's own, which leaves Keras's count of images alone."""
+    import keras
+    import tensorflow as tf
+
+    class Custom(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"loss": loss}
+
+    entry, timer = keras.Input((8,)), StepTimer(batch_size=batch_size)
+    model = Custom(entry, keras.layers.Dense(2)(entry))
+    model.compile("sgd", "mse")
+    data = np.zeros((160, 8)), np.zeros((160, 2))
+    model.fit(*data, batch_size=16, epochs=2, verbose=0, callbacks=[timer], validation_data=data)
+    return timer
+
+
+def test_a_batch_size_that_nothing_could_be_held_against_is_named(tmp_path):
+    # The lie: images per second too high by 32, of a training step of the user's own.
+    def named(timer):
+        marks = store.read_record(timer.record(tmp_path))["marks"]
+        return [mark for mark in marks if mark.startswith("its batch size of")]
+
+    (said,) = named(custom(512))
+    assert "its batch size of 512 is as it was said" in said
+    assert named(fitted(StepTimer(batch_size=16))) == []
+    timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+    loop(timer, 12, lambda _: None)
+    assert named(timer) == []  # of no loop is anything else known
 
 
 def test_a_peak_is_of_the_steps_that_reached_it(tmp_path, monkeypatch):

@@ -59,6 +59,7 @@ HIDING = {
     "another GPU": "in {share} of its step only another GPU works",
     "unexplained": "{share} of its step is unexplained",
 }
+LONGER_AFTER = "More time passes after each step than in it"
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
 
 
@@ -80,6 +81,8 @@ def title(recordings: Sequence[Recording]) -> str:
     if not recordings[0].told:
         return (CUT_SHORT if recordings[0].cut_short else UNTIMED).partition(":")[0]
     trace, (name, share) = recordings[0].trace, recordings[0].bound
+    if trace.after_s > trace.step_s:
+        return f"{LONGER_AFTER} ({_after(trace)})"
     bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
     return f"{bound}: {percent(share)} of a step"
 
@@ -116,10 +119,16 @@ def bound_sentence(recording: Recording) -> str:
         used = TENSOR_CORES[first.tensor_cores]
         used = "Tensor Cores unknown" if used == "unknown" else used
         text += f"; {percent(first.share)} of the matrix work is in {first.type}, {used}"
+    if trace.after_s > trace.step_s:  # a profiler alone takes a few milliseconds
+        return f"{LONGER_AFTER}, in callbacks or the profiler ({_after(trace)}). In a step: {text}."
     if trace.after_s:
         after = milliseconds(trace.after_s)
         text += f"; not counted: {after} after it, in which callbacks and the profiler ran"
     return f"{text}."
+
+
+def _after(trace: Trace) -> str:
+    return f"{milliseconds(trace.after_s)} against {milliseconds(trace.step_s)}"
 
 
 def _median(trace: Trace) -> str:

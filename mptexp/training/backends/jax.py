@@ -150,10 +150,23 @@ def synchronize(model: "keras.Model | None") -> None:
     """Waits for the state of Keras's trainer: a step's outputs are ready together.
 
     Keras keeps them in a dict and lists of its own, which JAX takes for leaves and would not wait
-    for.
+    for. Without a model for every array that the process holds; JAX has no means to wait for
+    work whose results nothing holds.
     """
+    if model is None:
+        _wait_for_live()
     state = getattr(model, "_jax_state", None) or {}
     jax.block_until_ready([variable for variables in state.values() for variable in variables])
+
+
+def _wait_for_live() -> None:
+    """What is donated to a step, or deleted by another thread meanwhile, is passed over."""
+    for array in jax.live_arrays():
+        try:
+            array.block_until_ready()
+        except RuntimeError:
+            if not array.is_deleted():
+                raise
 
 
 def wait(result: Any) -> None:
