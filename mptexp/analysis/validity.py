@@ -194,7 +194,7 @@ FLAGS = {
         Flag(
             "unequal steps",
             ("time", "training time"),
-            "some steps of a script take longer than most, which their median leaves out",
+            "a script's steps are so unequal that their median leaves out what many of them take",
             "time what recurs as one step, such as an update with all of its batches",
             curable=False,
         ),

@@ -54,6 +54,9 @@ NAMED = 0.9  # of what multiplies: with less, operations of one's own hide produ
 SIZE = re.compile("[0-9]{1,12}")  # of an axis of a tensor
 SHAPE_IN = re.compile(r"(\S+) in ([1-9]\d{0,8}/[1-9]\d{0,8})")  # a share of the steps
 SEVERAL = 1.5  # steps of the optimizer: from here a step is several of the training
+# Of operations of two recordings: so many have to be in both, and this share of them runs the same
+# number of times as often in one, give or take so much, where one step is several of the other.
+FEWEST_ALIKE, MOST_ALIKE, ALIKE = 4, 0.75, 0.05
 UNMARKED_PRODUCTS = 1.3  # the same where nothing says how many steps a trace holds
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
 NO_LAYER = ("optimizer", "loss", "loss scaling", "updates")  # parts with a name, but no layer
@@ -387,6 +390,8 @@ class Comparison:
             common = max(_common(first, second), _common(numbered(first), numbered(second)))
             if common < SAME_LAYERS:
                 return {"layers": (str(counts["a"]), str(counts["b"]))}
+        if often := _often(first, second):
+            return {"how often an operation runs in a step": often}
         both = (self.baseline, self.candidate)
         if all(one.trace.weights and one.names_products for one in both):
             return self._weights()
@@ -459,6 +464,29 @@ class Comparison:
         work = table.index.isin(["matrix", "memory", "casts", "optimizer", "loss scaling"])
         stayed = table[work & (table.candidate_s > SHRUNK * table.baseline_s)]
         return stayed.candidate_s.sort_values(ascending=False)
+
+
+def _often(before: pd.DataFrame, after: pd.DataFrame) -> tuple[str, str] | None:
+    """How often operations run in a step of both, where nearly all do more often in one of them.
+
+    It is so where one step is several of the other: Keras's with steps_per_execution, or rounds of
+    micro-batches. What precision changes is how many kernels some of the operations take.
+    """
+    counts = [
+        rows.assign(named=rows.op.where(rows.op != "", rows.kernel))
+        .groupby(["layer", "part", "named"])["count"]
+        .sum()
+        for rows in (before, after)
+    ]
+    ratios = (counts[1] / counts[0]).replace(math.inf, math.nan).dropna()
+    if len(ratios) < FEWEST_ALIKE:
+        return None
+    times = float(ratios.median())
+    if not times or ((ratios / times - 1).abs() < ALIKE).mean() < MOST_ALIKE:
+        return None
+    if 1 / SEVERAL < times < SEVERAL:
+        return None
+    return ("1", f"{times:.3g}") if times > 1 else (f"{1 / times:.3g}", "1")
 
 
 def _gpus(trace: Trace) -> str:

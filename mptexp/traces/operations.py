@@ -23,6 +23,8 @@ from mptexp.traces.step_bounds import Interval, Steps
 LONGEST_S = 7200.0  # of a step; no profiler records for so long
 LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
+# What a CPU's program of XLA computes in threads of its own, which no event names.
+UNNAMED = "XLA's own threads"
 LEAST_ON_HOST_US = 50.0  # of an operation on the host: launching one takes less
 CAPABILITY = "compute capability"  # of the GPU that is explained, among what a trace recorded
 # An instant without any operation belongs to the first of these that is going on, else to host.
@@ -458,8 +460,8 @@ def shares(
 
     They sum to what lies between the two. An instant belongs in equal shares to the operations that
     run at it, Python on a CPU before all others; to communication between devices where nothing
-    else runs, else to what a GPU's host computes itself, else to copies, else to one of `WAITS`:
-    what other work hides costs no time.
+    else runs, else to what a GPU's host computes itself, else to copies, else to what XLA computes
+    on a CPU without a name, else to one of `WAITS`: what other work hides costs no time.
     """
     # A sweep over the instants at which something begins (1) or ends (-1), begins first; edges
     # have no operation.
@@ -510,6 +512,8 @@ def _rank(operation: Operation) -> int:
         return -2 if operation.state == "gap" else 3
     if operation.kernel == ON_HOST:
         return 2
+    if operation.op == UNNAMED:  # what it waits for may have a name
+        return 4
     if not operation.kernel and _calls_python(operation.op):
         return -1
     return 1 if _communicates(operation) else 0

@@ -23,7 +23,15 @@ from mptexp.errors import ParamsError
 from mptexp.host import imports
 from mptexp.traces import json_events, operations
 from mptexp.traces import step_bounds as recognized
-from mptexp.traces.operations import COPY, LEAST_ON_HOST_US, ON_HOST, Operation, Span, Trace
+from mptexp.traces.operations import (
+    COPY,
+    LEAST_ON_HOST_US,
+    ON_HOST,
+    UNNAMED,
+    Operation,
+    Span,
+    Trace,
+)
 from mptexp.traces.step_bounds import Interval, Steps
 from mptexp.traces.xla_names import GRADIENT_OF, Naming, full_name
 
@@ -52,6 +60,8 @@ KERAS_STEPS = re.compile(
     r"^(train_function|one_step_on_data(_distributed)?|multi_step_on_(iterator|data))$"
 )
 EAGER = " but eager ones, of which the CPU's are not recorded one by one; compile it (tf.function)"
+
+MOSTLY_NAMED = 0.75  # of what a GPU ran: so much of it says from which operation of a program it is
 
 
 class Event(NamedTuple):
@@ -144,7 +154,7 @@ def explain(events: Sequence[Event]) -> Trace:
     return replace(
         trace,
         framework=_framework(events),
-        trains=_trains(trace),
+        trains=_trains(trace, gpus.get(name, ())),
         gpu=_short(name),
         gpus={_short(gpu): _work_s(spans) for gpu, spans in gpus.items()},
     )
@@ -328,12 +338,19 @@ def _launched(marks: Iterable[Event], ran: Iterable[Event]) -> list[tuple[float,
     return [(begins[group], interval) for group, interval in grouped if group in begins]
 
 
-def _trains(trace: Trace) -> bool | None:
-    """Whether a backward pass or an optimizer ran; None where no operation has a layer."""
+def _trains(trace: Trace, ran: Sequence[Event]) -> bool | None:
+    """Whether a backward pass or an optimizer ran; None where nothing tells.
+
+    Layers tell, and of JAX, which names none by itself, what its programs are transformed by.
+    """
     parts = {row.part for row in trace.operations}
     if parts & {"backward", "optimizer", "loss scaling"}:
         return True
-    return False if any(row.layer for row in trace.operations) else None
+    programs = [event.args for event in ran if "hlo_op" in event.args]
+    if any("transpose(" in args.get("name", "") for args in programs):
+        return True
+    named = sum("name" in args for args in programs) >= MOSTLY_NAMED * len(ran) > 0
+    return False if named or any(row.layer for row in trace.operations) else None
 
 
 def _trace(
@@ -369,6 +386,8 @@ def _on_cpu(events: Sequence[Event], naming: Naming) -> Iterator[Span]:
         path, _, op = name.rpartition(":") if ":" in name else ("", "", name)
         if name and not event.in_pipeline and op not in CONTAINERS and id(event) not in piped:
             yield event.as_span(naming.operation(path, op, ""))
+        elif event.name == "BlockUntilReady" and not event.in_pipeline:
+            yield event.as_span(Operation("op", "", "other", UNNAMED))
 
 
 def _on_gpu(events: Sequence[Event], kernels: Sequence[Event], naming: Naming) -> Iterator[Span]:

@@ -341,6 +341,19 @@ def test_whole_traces_are_compared_only_where_they_hold_as_many_products():
     assert Comparison(products(made(matrix=0.1), 10), products(made(matrix=0.1), 30)).comparable
 
 
+def test_steps_that_are_several_of_the_other_have_no_ratio():
+    # The lie: "0.40× as fast", of Keras's steps_per_execution=2 beside 1.
+    one = products(made(matrix=0.1, memory=0.1, optimizer=0.1, unknown=0.1), 1)
+    two = products(one, 2)
+    often = "how often an operation runs in a step"
+    assert Comparison(one, two).works == {often: ("1", "2")}
+    assert Comparison(two, one).works == {often: ("2", "1")}
+    assert f"{often} 1 against 2" in trace_answer.verdict([one, replace(two, file="b")])
+    # A type in which an operation takes two kernels more is no other work.
+    rows = [row._replace(count=3) if row.op == "conv2d" else row for row in one.trace.operations]
+    assert Comparison(one, of(one, operations=rows)).comparable
+
+
 def test_other_gpus_ranks_versions_and_stacks_are_named():
     one = of(made(matrix=0.1), gpus={"GPU:0": 1.0}, recorded={"ranks": "1", "CUDA": "12.4"})
     many = of(made(matrix=0.1), gpus={f"GPU:{n}": 1.0 for n in range(8)} | {"GPU:9": 0.0},

@@ -19,6 +19,14 @@ def test_a_copy_counts_only_where_no_kernel_runs():
     assert owned == {A: 4, Operation("input"): 2, Operation("host"): 2}
 
 
+def test_what_xla_computes_without_a_name_has_the_time_that_nothing_named_has():
+    # The lie: "for 45 % of a step the device has no work", while XLA's threads were busy.
+    unnamed = Operation("op", part="other", op=operations.UNNAMED)
+    waits = [Span(1, 9, Operation("idle"))]
+    (owned,) = operations.shares([Span(0, 8, unnamed), Span(2, 4, A)], waits, (0, 10))
+    assert owned == {unnamed: 6, A: 2, Operation("idle"): 1, Operation("host"): 1}
+
+
 def test_what_lies_outside_the_steps_does_not_count():
     (owned,) = operations.shares([Span(-5, 2, A), Span(9, 20, B)], [], (0, 10))
     assert owned[A] == 2

@@ -273,3 +273,42 @@ def test_an_eager_training_on_a_cpu_says_why_nothing_is_read():
     eager = [xplane.Event("/host:CPU", "main", "EagerExecute: Conv2D", 0, 9, {})]
     with pytest.raises(ValueError, match="but eager ones"):
         xplane.explain(eager)
+
+
+def test_what_xla_waits_for_on_a_cpu_is_unexplained():
+    marked = {"step_num": 1}
+    events = [
+        xplane.Event("/host:CPU", *event)
+        for at in (0, 1000, 2000)
+        for event in (
+            ("main", "train", at, at + 1000, marked),
+            ("main", "BlockUntilReady", at + 100, at + 1000, {}),
+            ("main", "convolution.1", at + 150, at + 250, {"hlo_op": "convolution.1"}),
+        )
+    ]
+    seconds = breakdown.by_cause_of(breakdown.of_trace(xplane.explain(events)))
+    shares = (seconds[seconds > 0] * 1e6).round().to_dict()
+    assert shares == {"matrix": 100, "host": 100, "unexplained": 800}
+
+
+@pytest.mark.parametrize(
+    ("names", "trains"),
+    [
+        (("jvp()/dot_general", "transpose(jvp())/dot_general"), True),
+        (("dot_general", "dot_general"), False),
+        (("dot_general", ""), None),  # of one nothing is known
+    ],
+)
+def test_programs_of_jax_tell_whether_they_train(names, trains):
+    # The lie: a training beside an inference, "4.00x as fast", "this recording" of both.
+    known = [{"hlo_op": "dot", "name": name} if name else {} for name in names]
+    events = [
+        xplane.Event("/device:GPU:0", "Stream #1", CONV, 1000 * step + at, 1000 * step + at + 90, k)
+        for step in range(3)
+        for at, k in zip((100, 500), known, strict=True)
+    ]
+    marks = [
+        xplane.Event("/host:CPU", "main", "step", 1000 * k, 1000 * k + 1000, {"step_num": k})
+        for k in range(3)
+    ]
+    assert xplane.explain(marks + events).trains is trains
