@@ -120,9 +120,12 @@ def _built(layer: keras.Layer) -> list[str]:
 def examples(model: keras.Model) -> int | None:
     """How many examples an epoch of `fit` has trained on so far, by the metric of its loss.
 
-    None where it does not tell, as with a training step of the user's own, or counts of several
-    replicas.
+    None where it does not tell, as with a training step of the user's own, in which it may count
+    steps, or with several replicas.
     """
+    step = getattr(model, "train_step", None)
+    if getattr(step, "__func__", None) is not keras.Model.train_step:
+        return None
     metric = getattr(model, "_loss_tracker", None)
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and strategy.num_replicas_in_sync > 1:

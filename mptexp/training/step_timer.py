@@ -36,6 +36,10 @@ LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebo
 # The parameters of a run that are known of a script; of Keras's `fit` also the frontend.
 KNOWN = ("gpu_model", "backend", "dataset", "model", "policy", "batch_size", "phase", "block")
 ONE_EACH = "allowed: a timer for each training, of `fit` or of a loop"
+OF_MORE_EXECUTIONS = (
+    "of epochs with more batches, or with a smaller steps_per_execution: an epoch's last execution "
+    "belongs to no window, and here an epoch is one execution"
+)
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"
@@ -127,7 +131,12 @@ class StepTimer:
         self._at_once = 1  # steps that begin together
         self._blind = 0  # windows that ended before the framework was known
         self._samples: list[sensors.Sample] = []
-        self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began
+        self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began at once
+        self._total: int | None = None  # steps of an epoch of `fit`; None where not known yet
+        self._unsure: int | None = None  # windows before one that may hold fewer steps
+        self._one_execution = False  # whether an epoch was no more
+        self._function: Any = None  # of Keras, that trains
+        self._traced = False  # whether the first steps of this `fit` trace it
         self._batch: int | None = None  # of `fit`, that began last
         self._other_batch = ""
         self._held = False  # whether the batch size was, against what Keras has counted
@@ -279,7 +288,7 @@ class StepTimer:
         self.model, self.backend = model, keras.backend.backend()
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Keras's hook: what `fit` was called with."""
+        """Keras's hook: what `fit` was called with, or an evaluation or a prediction."""
         self.params = params or {}
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -288,12 +297,15 @@ class StepTimer:
         Its steps are forgotten where the model has been changed since.
         """
         self.pause()
-        self._of_epoch, self._looked, self._batch = None, False, None
+        function, before = getattr(self.model, "train_function", None), self._function
         state = self._model_state()
         if self._state and state != self._state:
             self._end()
             self._anew()
-        self._state = state
+        self._of_epoch, self._looked, self._batch, self._unsure = None, False, None, None
+        self._state, self._function, self._traced = state, function, function is not before
+        # An evaluation within `fit` may give others, if it was given this timer.
+        self._total = self.params.get("steps")
 
     def _model_state(self) -> str:
         """What decides how long a step of the model takes; empty before it is built."""
@@ -312,20 +324,35 @@ class StepTimer:
             return
         self._batch = batch
         at_once = int(getattr(self.model, "steps_per_execution", 1) or 1)
-        total = self.params.get("steps")  # of an epoch; None where that is not known yet
+        last = self._total is not None and batch + at_once >= self._total
+        # Data that end before their length is known have begun one execution too many, and the one
+        # before it may have found fewer batches.
+        self._unsure = None if last or at_once == 1 else len(self.windows)
         if batch and not self._looked:
-            self._over(last=True)
-            self._look(batch)
+            self._end_first(batch)
         if batch == 0 or self._of_epoch:
-            self._of_epoch = (batch, min(batch + at_once, total or batch + at_once))
-        self._advance(at_once, last=total is not None and batch + at_once >= total)
+            self._of_epoch = (batch, at_once)
+        self._advance(at_once, last)
+        if last and batch:
+            self._count_images(0)
+
+    def _end_first(self, steps: int) -> None:
+        """The first steps of a `fit` are a window, or none where `compile` has them traced again.
+
+        Those of the first `fit` are told as such: the time of the first step.
+        """
+        if self._traced and self.windows:
+            self.pause()
+        else:
+            self._over(last=True)
+        self._look(steps)
 
     def _look(self, steps: int) -> None:
         """Looks at a model after its first steps: they built it, and their batches were full."""
         self._looked, self._state = True, self._state or self._model_state()
         images = self._examples()
         if images and images != steps * (self._batch_size or 0):
-            self._note_batch(images, steps)
+            self._note_batch(images, f"{steps} step{'s' * (steps != 1)}")
 
     def _examples(self) -> int | None:
         """How many images this epoch has had; None where that is not known, or to be known."""
@@ -346,31 +373,45 @@ class StepTimer:
             "images that `fit` trained on"
         ]
 
-    def _note_batch(self, images: int, steps: int) -> None:
+    def _note_batch(self, images: int, steps: str) -> None:
         """Keeps that another batch size was said than that of `fit`; what was seen first says it.
 
         The last batch of an epoch may be smaller, so that its first one tells more.
         """
-        of = f"{steps} step{'s' * (steps != 1)}"
-        self._other_batch = self._other_batch or f"{images} images in {of}"
+        self._other_batch = self._other_batch or f"{images} images in {steps}"
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
         self.pause()
-        self._batch = None
-        self._count_images()
+        if self._batch is not None:
+            self._end_epoch(self._batch)
+        self._count_images(self._at_once)
+
+    def _end_epoch(self, batch: int) -> None:
+        """Leaves out the window of an execution of which nothing says that it was full."""
+        unsure = self._unsure is not None
+        if unsure:
+            del self.windows[self._unsure :], self._opened[self._unsure :]
+        self._one_execution = self._one_execution or batch <= unsure * self._at_once
+        self._batch = self._unsure = None
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Keras's hook: validation, before which alone the epoch's images are counted."""
         self.pause()
-        self._count_images()
+        self._count_images(self._at_once)
 
-    def _count_images(self) -> None:
-        """Holds the size of the batches that Keras was given against the one that was said."""
-        (ended, begun), self._of_epoch = self._of_epoch or (0, 0), None
-        images, size = self._examples() if begun else None, self._batch_size or 0
-        if images and not ended * size < images <= begun * size:
-            self._note_batch(images, begun)
+    def _count_images(self, begun: int) -> None:
+        """Holds the size of the batches that Keras was given against the one that was said.
+
+        Steps that `begun` may have had no batch, of data that ended; those before it, fewer of an
+        execution. Where the last steps are known they are not awaited: another callback's
+        evaluation may follow them, and count anew.
+        """
+        (ended, at_once), counted = self._of_epoch or (0, 0), self._of_epoch is not None
+        images, size = self._examples() if counted else None, self._batch_size or 0
+        self._of_epoch, most = None, ended + begun
+        if images and not (ended - at_once) * size < images <= most * size:
+            self._note_batch(images, f"at most {most} step{'s' * (most != 1)}")
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras's hook: the sensors are read no more."""
@@ -410,9 +451,10 @@ class StepTimer:
         """
         windows = timed_windows.joined(self._windows())[0]
         if len(windows) < LEAST_STEPS:
+            one = self._one_execution and not windows
             raise ParamsError(
                 f"{len(windows)} windows of steps were timed; allowed: at least {LEAST_STEPS}, "
-                "of more steps"
+                f"{OF_MORE_EXECUTIONS if one else 'of more steps'}"
             )
         return timed_windows.timing(windows)
 
@@ -437,12 +479,13 @@ class StepTimer:
         self._end()
         if self._batch_size is None:
             raise ParamsError("batch_size is None; a record needs it: StepTimer(batch_size=32)")
+        timing = self.timing()  # first: no window, no word of what few steps have counted
         if self._other_batch:
             raise ParamsError(
                 f"batch_size is {self._batch_size}, but `fit` trained on {self._other_batch}; "
                 "allowed: the batch size that `fit` has"
             )
-        timing, card = self.timing(), environment.card(self._framework())
+        card = environment.card(self._framework())
         self._refuse_changed()
         self._refuse_idle(card)
         run = self._run(card)

@@ -77,3 +77,17 @@ def test_the_examples_of_an_epoch_are_counted():
     model.compile("sgd", "mse")
     model.fit(np.zeros((50, 8)), np.zeros((50, 2)), batch_size=16, verbose=0)
     assert foreign_model.examples(model) == 50
+
+
+def test_a_training_step_of_the_users_own_tells_no_examples():
+    # The lie: "trained on 1 images in 1 step", by a metric that a user's step lets count steps.
+    class Stepped(keras.Model):
+        def train_step(self, *words):
+            return super().train_step(*words)
+
+    entry = keras.Input((8,))
+    for kind, told in ((keras.Model, 32), (Stepped, None)):
+        model = kind(entry, layers.Dense(2)(entry))
+        model.compile("sgd", "mse")
+        model.fit(np.zeros((32, 8)), np.zeros((32, 2)), verbose=0)
+        assert foreign_model.examples(model) == told

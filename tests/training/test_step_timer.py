@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 
@@ -592,6 +593,124 @@ def test_another_batch_size_is_refused_of_short_epochs_too(tmp_path, backend):
     assert right.returncode == 0, right.stderr[-2000:]
 
 
+def plain(**words):
+    """A small model, compiled, and a timer of batches of 16."""
+    import keras
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", **words)
+    return model, StepTimer(batch_size=16)
+
+
+def batches(count, images=16):
+    for _ in range(count):
+        yield np.zeros((images, 8)), np.zeros((images, 2))
+
+
+FOREVER = 10**6
+
+
+def train(model, timer, data, steps):
+    """One epoch, of whose end Keras warns where the data say it."""
+    with warnings.catch_warnings(action="ignore"):
+        model.fit(data, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[timer])
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "at_once", "timed"),
+    [(20, None, 1, 20), (90, None, 7, 84), (FOREVER, 60, 7, 56), (20, 30, 1, 20)],
+)
+def test_the_right_batch_size_is_not_refused_of_data_of_any_length(
+    tmp_path, count, steps, at_once, timed
+):
+    # The lies: "320 images in 21 steps" of 20, "1008 images in 60 steps" of 63; in the time, of a
+    # window of 7 steps that had 6, as the data ended.
+    model, timer = plain(steps_per_execution=at_once)
+    train(model, timer, batches(count), steps)
+    kept = store.read_record(timer.record(tmp_path))
+    assert not [mark for mark in kept["marks"] if mark.startswith("its batch size of")]
+    assert all(w["first_step"] + w["steps"] <= timed for w in timer.windows)
+
+
+@pytest.mark.parametrize("steps", [None, 60])
+def test_another_batch_size_is_refused_of_data_of_any_length(tmp_path, steps):
+    for at_once, images in ((1, 15), (1, 17), (7, 15), (7, 17)):
+        model, timer = plain(steps_per_execution=at_once)
+        data = batches(FOREVER if steps else 60, images)
+        train(model, timer, data, steps)
+        said = f"`fit` trained on {images * at_once} images in {at_once} step"
+        with pytest.raises(ParamsError, match=said):
+            timer.record(tmp_path)
+
+
+@pytest.mark.parametrize("steps", [None, 60])
+def test_batches_that_grow_within_an_epoch_are_refused(tmp_path, steps):
+    def growing():
+        yield from batches(30)
+        yield from batches(30, 32)
+
+    model, timer = plain()
+    train(model, timer, growing(), steps)
+    with pytest.raises(ParamsError, match=r"trained on \d+ images in at most \d+ steps;"):
+        timer.record(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["evaluate", "predict"])
+@pytest.mark.parametrize("first", [False, True])
+def test_an_evaluation_with_the_same_timer_leaves_the_steps_of_fit_alone(tmp_path, what, first):
+    # The lies: "320 images in 4 steps" of 20, by the length of the evaluation's data; "64 images
+    # in 20 steps", of an evaluation by a callback before the timer.
+    import keras
+
+    model, timer = plain()
+    own = [] if first else [timer]
+    other = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: getattr(model, what)(
+            np.zeros((64, 8)), *[np.zeros((64, 2))] * (what == "evaluate"),
+            batch_size=16, verbose=0, callbacks=own,
+        )
+    )  # fmt: skip
+    x, y = np.zeros((320, 8)), np.zeros((320, 2))
+    told = [other, timer] if first else [timer, other]
+    model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=told)
+    assert timer.record(tmp_path).exists()
+    assert sum(w["steps"] for w in timer.windows) == 3 * 19
+
+
+@pytest.mark.parametrize(("images", "at_once"), [(320, 20), (320, 100), (16, 1)])
+def test_an_epoch_of_one_execution_says_why_it_has_no_windows(tmp_path, images, at_once):
+    # The lie: "allowed: at least 7, of more steps", of which no number would do.
+    model, timer = plain(steps_per_execution=at_once)
+    x, y = np.zeros((images, 8)), np.zeros((images, 2))
+    model.fit(x, y, batch_size=16, epochs=9, verbose=0, callbacks=[timer])
+    with pytest.raises(ParamsError, match=r"0 windows .* at least 7, of epochs with more batches"):
+        timer.record(tmp_path)
+    model, timer = plain()
+    model.fit(x[:1], y[:1], verbose=0)
+    with pytest.raises(ParamsError, match="at least 7, of more steps"):
+        timer.record(tmp_path)
+
+
+def test_the_tracing_of_a_later_fit_is_no_step():
+    # The lie: "its steps are unequal", by the seconds that a compilation took between two fits.
+    import keras
+
+    model, timer = plain()
+    x, y = np.zeros((160, 8)), np.zeros((160, 2))
+
+    def first_steps():
+        before = timer._step
+        model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[timer])
+        return [w["first_step"] - before for w in timer.windows if w["first_step"] >= before]
+
+    assert first_steps()[0] == 0  # told as the first step
+    assert first_steps()[0] == 0  # nothing is traced
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    assert first_steps()[0] == 1
+    ordered = sorted(w["seconds"] / w["steps"] for w in timer.windows)
+    assert ordered[-1] == timer.windows[0]["seconds"]
+
+
 def test_a_timer_that_stands_twice_among_the_callbacks_counts_each_step_once():
     # The lie: half the time of a step, twice the images per second, of a cell that was run again.
     timer = fitted(StepTimer(batch_size=16), told=2)
@@ -599,8 +718,8 @@ def test_a_timer_that_stands_twice_among_the_callbacks_counts_each_step_once():
     assert fitted(StepTimer(batch_size=160), batch_size=160, told=2)._step == 3  # one an epoch
 
 
-def custom(batch_size, **words):
-    """A training by a step of the user's own, which leaves Keras's count of images alone."""
+def custom(batch_size, counts_steps=False):
+    """A training by a step of the user's own: Keras's count of images is left alone, or misused."""
     import keras
     import tensorflow as tf
 
@@ -611,6 +730,8 @@ def custom(batch_size, **words):
                 loss = self.compute_loss(x, y, self(x, training=True))
             weights = self.trainable_variables
             self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            if counts_steps:  # as in Keras's guide
+                self.metrics[0].update_state(loss)
             return {"loss": loss}
 
     entry, timer = keras.Input((8,)), StepTimer(batch_size=batch_size)
@@ -629,6 +750,8 @@ def test_a_batch_size_that_nothing_could_be_held_against_is_named(tmp_path):
 
     (said,) = named(custom(512))
     assert "its batch size of 512 is as it was said" in said
+    # The lie: "trained on 1 images in 1 step", of a step in Keras's guide, which counts steps.
+    assert len(named(custom(16, counts_steps=True))) == 1
     assert named(fitted(StepTimer(batch_size=16))) == []
     timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
     loop(timer, 12, lambda _: None)
