@@ -673,6 +673,7 @@ def test_an_evaluation_with_the_same_timer_leaves_the_steps_of_fit_alone(tmp_pat
     x, y = np.zeros((320, 8)), np.zeros((320, 2))
     told = [other, timer] if first else [timer, other]
     model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=told)
+    assert timer._total == 20  # by which an epoch's last steps are known, and its windows end
     assert timer.record(tmp_path).exists()
     assert sum(w["steps"] for w in timer.windows) == 3 * 19
 
