@@ -7,12 +7,23 @@ import sys
 import pytest
 
 
-def under(limit, soft, hard, *words):
-    def set_limit():
-        resource.setrlimit(limit, (soft, hard))
+# In a process of its own: where the tests have used JAX, a fork of theirs is a warning.
+LIMITED = """
+import os, resource, sys
+limit, soft, hard = map(int, sys.argv[1:4])
+resource.setrlimit(limit, (soft, hard))
+os.execv(sys.executable, [sys.executable, *sys.argv[4:]])
+"""
 
-    command = [sys.executable, "-m", "mptexp", *words]
-    return subprocess.run(command, capture_output=True, text=True, preexec_fn=set_limit)
+
+def python_under(limit, soft, hard, *words):
+    numbers = map(str, (limit, soft, hard))
+    command = [sys.executable, "-c", LIMITED, *numbers, *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def under(limit, soft, hard, *words):
+    return python_under(limit, soft, hard, "-m", "mptexp", *words)
 
 
 def test_few_open_files_are_widened_to_what_is_allowed():
@@ -20,12 +31,7 @@ def test_few_open_files_are_widened_to_what_is_allowed():
         "import resource; from mptexp.host import shell_limits; shell_limits.widen();"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024, shell_limits.tight())"
     )
-
-    def few():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024))
-
-    command = [sys.executable, "-c", widened]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=few)
+    done = python_under(resource.RLIMIT_NOFILE, 64, 1024, "-c", widened)
     assert done.stdout == "True \n", done.stderr
 
 
