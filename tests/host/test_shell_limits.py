@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-
 # In a process of its own: where the tests have used JAX, a fork of theirs is a warning.
 LIMITED = """
 import os, resource, sys
