@@ -81,8 +81,8 @@ def title(recordings: Sequence[Recording]) -> str:
     if not recordings[0].told:
         return (CUT_SHORT if recordings[0].cut_short else UNTIMED).partition(":")[0]
     trace, (name, share) = recordings[0].trace, recordings[0].bound
-    if trace.after_s > trace.step_s:
-        return f"{LONGER_AFTER} ({_after(trace)})"
+    if after := _longer_after(trace):
+        return f"{LONGER_AFTER} ({after})"
     bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
     return f"{bound}: {percent(share)} of a step"
 
@@ -119,16 +119,18 @@ def bound_sentence(recording: Recording) -> str:
         used = TENSOR_CORES[first.tensor_cores]
         used = "Tensor Cores unknown" if used == "unknown" else used
         text += f"; {percent(first.share)} of the matrix work is in {first.type}, {used}"
-    if trace.after_s > trace.step_s:  # a profiler alone takes a few milliseconds
-        return f"{LONGER_AFTER}, in callbacks or the profiler ({_after(trace)}). In a step: {text}."
+    if after := _longer_after(trace):
+        return f"{LONGER_AFTER}, in callbacks or the profiler ({after}). In a step: {text}."
     if trace.after_s:
         after = milliseconds(trace.after_s)
         text += f"; not counted: {after} after it, in which callbacks and the profiler ran"
     return f"{text}."
 
 
-def _after(trace: Trace) -> str:
-    return f"{milliseconds(trace.after_s)} against {milliseconds(trace.step_s)}"
+def _longer_after(trace: Trace) -> str:
+    """The time after a step against its own, where it is longer; a profiler alone takes less."""
+    longer = trace.after_s > trace.step_s
+    return f"{milliseconds(trace.after_s)} against {milliseconds(trace.step_s)}" * longer
 
 
 def _median(trace: Trace) -> str:
