@@ -44,8 +44,12 @@ def test_too_few_open_files_are_refused():
 def test_what_fails_for_want_of_memory_says_what_is_allowed(written, megabytes):
     limit = megabytes * 2**20
     done = under(resource.RLIMIT_AS, limit, limit, "report", str(written))
-    assert done.returncode == 1
     assert "Traceback" not in done.stderr
+    # 800 MiB suffice or not, by where the loader places libraries; 300 never do.
+    if megabytes == 800 and done.returncode == 0:
+        assert (written / "index.html").read_text().rstrip().endswith("</html>")
+        return
+    assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last == f"this shell allows {megabytes} MiB of memory (ulimit -v; 8,192 suffice)"
 

@@ -32,6 +32,8 @@ OTHERS = {
     "no interval": "with fewer than three repeats",
     "not valid": "not valid",
 }
+# What rows share whose baseline one phrase names, see `base_name`.
+BASE = ["baseline", "default_policy", "default_ended"]
 # What became of runs that did not end well, by status.
 ENDS = {
     "oom": "ran out of memory",
@@ -41,6 +43,7 @@ ENDS = {
     "timeout": "took too long",
     "unsupported": "is not supported",
 }
+NOT_MEASURED = "was not measured"
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
 
@@ -106,9 +109,22 @@ def _told_apart(tables: Tables) -> pd.DataFrame:
     out = summary.ended(tables.results, "oom")
     points = table[[*POINT, "policy"]].itertuples(index=False, name=None)
     table = table.assign(out_of_memory=[point in out for point in points])
+    ended = [_default_ended(row, tables.results) for row in table.to_dict("records")]
+    table = table.assign(default_ended=ended)
     for _, own in table.groupby("phase"):
         table.loc[own.index, "within_phase"] = wording.places(own, short=True)
     return table.assign(place=wording.places(table, short=True))
+
+
+def _default_ended(row: Mapping[str, Any], runs: pd.DataFrame) -> str:
+    """How the device's default ended at a point, where it is not what a row is compared with."""
+    if row["baseline"] == row["default_policy"]:
+        return ""
+    # Of what did not run it is not known whether XLA compiled it.
+    same = {name: row[name] for name in POINT if name != "jit"}
+    there = (runs[[*same]] == pd.Series(same)).all(axis=1)
+    met = runs.status[there & (runs.policy == row["default_policy"])]
+    return ENDS.get(met.iloc[0], "has no valid time") if len(met) else NOT_MEASURED
 
 
 # --- speed ----------------------------------------------------------------------------------------
@@ -135,7 +151,7 @@ def _speed(rows: pd.DataFrame, because: Sequence[str] = (), timed: bool = True) 
     said += because
     if decided and len(own.get(INCONCLUSIVE, ())) in range(1, FEW + 1):
         open_ = own.pop(INCONCLUSIVE)
-        known = open_.baseline.nunique() == rows.baseline.nunique() == 1  # said just before
+        known = len(rows[BASE].drop_duplicates()) == 1  # said just before
         said.append(_doubtful(open_, wording.capitalized(INCONCLUSIVE), based=not known))
     rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
     # What is not valid stands in the banner: it needs no sentence of its own.
@@ -147,13 +163,13 @@ def _speed(rows: pd.DataFrame, because: Sequence[str] = (), timed: bool = True) 
 
 def _decided(rows: pd.DataFrame, timed: bool) -> str:
     """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
-    parts, before = [], ("", "")
-    for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
-        again = (policy, baseline) == before  # in another phase
-        base = "" if again else _base(baseline, own, timed)
+    parts, before = [], ()
+    for (policy, phase, *base_of), own in rows.groupby(["policy", "phase", *BASE], sort=False):
+        again = (policy, *base_of) == before  # in another phase
+        base = "" if again else _base(own, timed)
         ratios = _ratios(own.assign(place=own.within_phase), base)  # the verb names the phase
         parts.append(f"{'it' if again else _named(policy, own)} {wording.DOES[phase]} {ratios}")
-        before = (policy, baseline)
+        before = (policy, *base_of)
     return "; ".join(parts)
 
 
@@ -164,8 +180,8 @@ def _doubtful(rows: pd.DataFrame, opening: str, timed: bool = False, based: bool
         timed: whether the baseline is named with its step time; based: whether it is named.
     """
     parts = []
-    for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False):
-        base = _base(baseline, own, timed and not parts) * based
+    for (policy, *_), own in rows.groupby(["policy", *BASE], sort=False):
+        base = _base(own, timed and not parts) * based
         parts.append(f"{_named(policy, own)} {_ratios(own, base)}")
     return f"{opening}: {'; '.join(parts)}"
 
@@ -181,13 +197,13 @@ def _not_valid(rows: pd.DataFrame, opening: str) -> str:
     shares = {tuple(note.partition(" in ")[0] for note in own) for own in notes.values()}
     shared = shares.pop() if len(notes) > 1 and len(shares) == 1 else ()
     parts = []
-    for (baseline, word), own in rows.groupby(["baseline", "word"], sort=False):
+    for (*_, word), own in rows.groupby([*BASE, "word"], sort=False):
         one_place = own.place.nunique() == 1
         numbers = [
             _unclaimed(policy, notes[policy] * (not shared), of_one, named=not one_place)
             for policy, of_one in own.groupby("policy", sort=False)
         ]
-        than = f"{wording.than(word)} {base_name(baseline, own.default_policy.iloc[0])}"
+        than = f"{wording.than(word)} {base_name(own.iloc[0])}"
         place = wording.at(verbatim(own.place.iloc[0])) if one_place else ""
         parts.append(" ".join(filter(None, [listed(numbers), word, than, place])))
     parts += [f"{note} is in the type of the policy" for note in shared]
@@ -258,20 +274,22 @@ def _number(row: Mapping[str, Any]) -> str:
     return f"{value}×" + f" {interval}" * interval.startswith("[")
 
 
-def base_name(baseline: str, default: str) -> str:
-    """The baseline as sentences name it, and whether it is what users have."""
-    if baseline == default:
+def base_name(row: Mapping[str, Any]) -> str:
+    """The baseline as sentences name it, and whether it is what users have of that device."""
+    baseline, default = row["baseline"], verbatim(default_name(row["default_policy"]))
+    if not row["default_ended"]:
         return f"{default_name(baseline)} (the default)"
-    return f"strict {baseline} (the default, {verbatim(default_name(default))}, was not measured)"
+    return f"strict {baseline} (the default, {default}, {row['default_ended']})"
 
 
-def _base(baseline: str, rows: pd.DataFrame, timed: bool) -> str:
+def _base(rows: pd.DataFrame, timed: bool) -> str:
     """A baseline, with its step time if asked: `float32 (the default; 85.7 to 88.3 ms per step)`.
 
     Args:
-        rows: that are compared with it; of steps that are not about the same no time.
+        rows: that are compared with it, alike in BASE.
+        timed: whether its step time is asked for; of steps not about the same none is said.
     """
-    name, steps_s = base_name(baseline, rows.default_policy.iloc[0]), rows.base_step_s.dropna()
+    name, steps_s = base_name(rows.iloc[0]), rows.base_step_s.dropna()
     alike = rows.phase.nunique() == 1 and steps_s.max() <= ALIKE * steps_s.min()
     if not timed or not alike:
         return name

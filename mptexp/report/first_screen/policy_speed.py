@@ -47,7 +47,7 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
             bars = [bar_of(row, larger_batch.label(row))]
             yield Subject(title, said, bars, wording.default_name(row["baseline"]), advice=advice)
         return
-    rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
+    rows = rows.assign(finding=rows.apply(_finding, axis=1))
     lost = findings.unfinished(tables)
     lost = lost.assign(finding=lost.status.isin(FINAL).map({True: "worse", False: "unfinished"}))
     rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")
@@ -77,6 +77,12 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
     usual = wording.usual(rows)
     again = len(tables.superseded) > 0
     yield Subject(title, said, bars, name, advice=advice, usual=usual, again=again)
+
+
+def _finding(row: pd.Series) -> str:
+    """As `wording.finding`; what is proven to be slower and rounds to 1.00 is as fast."""
+    word = wording.finding(row)
+    return wording.AS_FAST if word == "slower" and wording.direction(row) != word else word
 
 
 def _largest(tables: Tables) -> str:
@@ -122,13 +128,16 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
     if (faster.phase == "inference").any():  # which a sweep measures if it asks for it
         faster = faster[faster.phase == "inference"]
     if len(faster):
+        over_default = faster[faster.baseline == faster.default_policy]  # what a user has
+        faster = over_default if len(over_default) else faster
         best = faster.loc[faster.speedup.idxmax()]
         title = _extreme(best, rows, lost)
         # Left out is what gains more on one batch: on it nobody trains.
         fed = len(rows) < measured and title.endswith(best.gpu_model)
         title += ", input included" * fed + _at_what(best, rows, tables)
         there = rows[rows.gpu_model == best.gpu_model]  # another device would have to be named
-        more = _other_phase(best, there) or _slower(there, [best.policy])
+        of_baseline = there[there.baseline == best.baseline]
+        more = _other_phase(best, of_baseline) or _slower(of_baseline, [best.policy])
         return title + more * (len(title + more) <= LONGEST)  # the sentences have it too
     if len(slower) == len(rows):
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, lost)
@@ -191,6 +200,8 @@ def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:
     ends = [f"{wording.speed_parts(r)[0]}× {wording.direction(r)}" for _, r in rows.iterrows()]
     where = f" {wording.at(rows.within_phase.iloc[0])}" * bool(other.sum() > 1)
     said = f"{ends[0]}{where}" if len(proven) == 1 else f"from {ends[0]} to {ends[1]}"
+    if 1 < len(proven) < other.sum():
+        said += f" in {len(proven)} of {other.sum()} settings"
     return f"; it {wording.DOES[proven.phase.iloc[0]]} {said}"
 
 
@@ -223,11 +234,14 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     own = pd.concat([rows, lost]) if len(lost) else rows
     own = own[(own.policy == row.policy) & (own.phase == row.phase)]
     own = own[own.gpu_model == row.gpu_model].reset_index(drop=True)
+    every, alike = own, own.baseline == row.baseline
+    own = own.assign(finding=own.finding.where(alike, "over another baseline"))
     some = speed_advice.where_shown(own, word)
     decided = bool(some) and not some.endswith("settings")
     if decided:  # what is not decided elsewhere is left to the sentences
-        some += (_not_shown(own) + _and_slower(own)) * (word == "faster")
+        some += (_not_shown(own) + _and_slower(every, row.baseline)) * (word == "faster")
         own = own[own.finding == word]
+    own = own[own.baseline == row.baseline]
     least = own.loc[own.speedup.idxmin()]
     furthest = word == "faster" or (word == "slower" and row.speedup == least.speedup)
     bound = "up to " if furthest else "at least " * (word == "slower")
@@ -260,11 +274,16 @@ def _not_shown(own: pd.DataFrame) -> str:
     return f", no gain shown in {listed([LABELS[name] for name in dict.fromkeys(others.backend)])}"
 
 
-def _and_slower(own: pd.DataFrame) -> str:
-    """`, and 1.34× slower at batch size 1`: what a title must not leave out of a policy."""
+def _and_slower(own: pd.DataFrame, baseline: str) -> str:
+    """`, and 1.34× slower at batch size 1`: what a title must not leave out of a policy.
+
+    Args:
+        own: all comparisons of the policy; baseline: which the title has named.
+    """
     slower = own[own.finding == "slower"]
     if slower.empty:
         return ""
-    ratio = wording.speed_parts(slower.loc[slower.speedup.idxmin()])[0]
+    slowest = slower.loc[slower.speedup.idxmin()]
     bound, where = "up to " * (len(slower) > 1), speed_advice.where_shown(own, "slower")
-    return f", and {bound}{ratio}× slower{where}"
+    than = "" if slowest.baseline == baseline else f" than {wording.default_name(slowest.baseline)}"
+    return f", and {bound}{wording.speed_parts(slowest)[0]}× slower{than}{where}"

@@ -3,6 +3,7 @@
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, contrast, validity
@@ -11,6 +12,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.speedups import row_times
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
+from mptexp.report.answers.findings import ENDS, NOT_MEASURED
 from mptexp.report.first_screen.subject import NAMED, RESIDENT, SAME, equal
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.parameter_values import in_words
@@ -20,6 +22,7 @@ from mptexp.spec.policies import POLICY_ROWS
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
 # What a reader may use otherwise in the same training, which learns as much then.
 CHOICES = ("jit", "input_mode")
+OUT_OF_MEMORY = ENDS["oom"]
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -36,7 +39,7 @@ def where_shown(own: pd.DataFrame, word: str) -> str:
         if name != "setting" and (own_value == proven).all():
             return f" {wording.at(wording.of_table(own[proven], name).iloc[0])}"
     if proven.sum() == 1:
-        return f" {wording.at(own.within_phase[proven].iloc[0])}"
+        return f" {wording.at(pd.Series(wording.places(own), own.index)[proven].iloc[0])}"
     return f" in {proven.sum()} of {len(own)} settings"
 
 
@@ -50,7 +53,7 @@ def baseline(rows: pd.DataFrame) -> str:
 def strict_baseline(rows: pd.DataFrame) -> str:
     """The same of times: `strict float32` where what users have was not measured, TF32."""
     row = rows.iloc[0]
-    one = rows.baseline.nunique() == 1
+    one = len(rows[["baseline", "default_policy"]].drop_duplicates()) == 1
     return wording.strict(row.baseline, row.default_policy) * one + baseline(rows)
 
 
@@ -139,17 +142,19 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     faster = faster[faster.policy.isin(alone)] if alone else faster
     shown = faster.verdict.isin(["equal", "higher"]).groupby(faster.policy).all()
     safe = faster[faster.policy.map(shown)]
-    best = (safe if len(safe) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
-    if best.baseline != best.default_policy:
+    candidates = _over_defaults(safe if len(safe) else faster)
+    best = _gains_most(candidates)
+    if best.default_ended not in ("", OUT_OF_MEMORY):
         name = verbatim(wording.default_name(best.default_policy))
-        first = f"measure {name}, the default here, which may gain as much"
-        return _Advice(f"{first}, before you use **{best.policy}**")
-    measure = task_words.of(best.dataset)
-    within = len(safe) > 0 and equal(tables, measure) == "equal"
-    within &= not diverged(best, tables)
-    own = "training" if best.phase == "train" else "model"
-    look = "" if within else f", and look at its {measure.name} in your own {own}"
+        again = " again" * (best.default_ended != NOT_MEASURED)
+        first = f"measure {name}, the default{_on(best, rows)}, which may gain as much,{again}"
+        return _Advice(f"{first.removesuffix(',')}, before you use **{best.policy}**")
     advised = faster[faster.policy == best.policy]
+    measure, open_ = task_words.of(best.dataset), _open(advised, tables)
+    within = not open_ and not diverged(best, tables)
+    own = "training" if best.phase == "train" else "model"
+    look = "" if within else f", and look at its {open_ or measure.name} in your own {own}"
+    look += _failed(best, tables)
     ahead = _ahead(advised, tables)
     if len(ahead) == len(advised):
         one = min(ahead, key=lambda ahead: ahead.base_s)
@@ -162,12 +167,83 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
         "faster still."
         for one in ahead[:NAMED]
     )
-    why = ""
-    if within and faster.policy[faster.low.idxmax()] != best.policy:
+    unclear += _more_elsewhere(advised, candidates) + _to_measure(advised)
+    why, fastest = "", _gains_most(_over_defaults(faster)).policy
+    if within and fastest not in set(candidates.policy):
         verdict = measure.words.get(best.verdict, best.verdict)
         why = f", whose {measure.name} is shown to be {verdict}"
     where = _where(condition, tables) if condition or but or unclear else ""
     return _Advice(f"{where}use **{best.policy}**{why}{but}", look, unclear)
+
+
+def _over_defaults(faster: pd.DataFrame) -> pd.DataFrame:
+    """What gains over what a user has, the device's default; all, where nothing does."""
+    own = faster[faster.default_ended.isin(["", OUT_OF_MEMORY])]
+    return own if len(own) else faster
+
+
+def _gains_most(faster: pd.DataFrame) -> pd.Series:
+    """The best comparison of the policy that gains most over all points, by what is assured.
+
+    By the sum of the logarithms of the lower ends: one point where another policy gains more does
+    not decide for the others.
+    """
+    assured = np.log(faster.low).groupby(faster.policy).sum()
+    own = faster[faster.policy == assured.idxmax()]
+    return own.loc[own.low.idxmax()]
+
+
+def _more_elsewhere(advised: pd.DataFrame, others: pd.DataFrame) -> str:
+    """` On T4, **mixed_float16** gains more: 1.80×.`: where another policy than the advised does.
+
+    Args:
+        others: comparisons of all policies that may be advised.
+    """
+    own, said = advised.set_index(POINT), []
+    others = others[others.policy != advised.policy.iloc[0]]
+    best = others.loc[others.groupby(POINT, dropna=False).low.idxmax()]
+    for row in best.to_dict("records"):
+        point = tuple(row[name] for name in POINT)
+        high = own.high[point] if point in own.index else 1
+        if row["low"] > high:
+            ratio, place = wording.factor(row["speedup"]), wording.at(verbatim(row["place"]))
+            said.append(f"{place}, **{row['policy']}** gains more: {ratio}×")
+    if (more := len(said) - NAMED) > 0:
+        said[NAMED:] = [f"so do others in {count(more, 'more setting')}"]
+    return f" {wording.capitalized('; '.join(said))}." if said else ""
+
+
+def _to_measure(advised: pd.DataFrame) -> str:
+    """` On A100, the default, TF32, was not measured.`: where a gain is over strict float32."""
+    strict = advised[~advised.default_ended.isin(["", OUT_OF_MEMORY])]
+    said = [
+        f"{wording.at(verbatim(row['place']))}, the default, "
+        f"{wording.default_name(row['default_policy'])}, {row['default_ended']}"
+        for row in strict.to_dict("records")[:NAMED]
+    ]
+    return f" {wording.capitalized('; '.join(said))}." if said else ""
+
+
+def _open(advised: pd.DataFrame, tables: Tables) -> str:
+    """`accuracy and perplexity`: what is not shown to be equal of a policy that gains."""
+    kept = advised.verdict.isin(["equal", "higher"])
+    each = [(task_words.of(name), own) for name, own in kept.groupby(advised.dataset, sort=False)]
+    names = [m.name for m, own in each if not own.all() or equal(tables, m) != "equal"]
+    return listed(dict.fromkeys(names))
+
+
+def _failed(best: pd.Series, tables: Tables) -> str:
+    """That runs of a policy have no result though none of them ran out of memory or diverged."""
+    runs = tables.results
+    own = runs[(runs.policy == best.policy) & (runs.gpu_model == best.gpu_model)]
+    bad = int(own.status.isin(["failed", "timeout"]).sum())
+    return f"; find out why {bad} of its {len(own)} runs failed or took too long" * bool(bad)
+
+
+def _on(best: pd.Series, rows: pd.DataFrame) -> str:
+    """` here`; of several devices ` on A100`."""
+    several = rows.gpu_model.nunique() > 1
+    return f" on {verbatim(best.gpu_model)}" if several else " here"
 
 
 class _Ahead(NamedTuple):
@@ -233,7 +309,12 @@ def _ahead_with(
 
 
 def _where(condition: str, tables: Tables) -> str:
-    """`on this GPU at batch size 32, `, `on A100, `, `on this GPU, ` without a condition."""
+    """`on this GPU at batch size 32, `, `on A100, `, `on this GPU, ` without a condition.
+
+    Of several devices none is this one.
+    """
+    if tables.ok.gpu_model.nunique() > 1:
+        return f"{condition}, " * bool(condition)
     if condition.startswith("on "):
         return f"{condition}, "
     return f"on this {' '.join(filter(None, [_kind(tables), condition]))}, "
@@ -318,9 +399,11 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
     own = rows[(rows.policy == best.policy) & (rows.input_mode != RESIDENT)]
     own = own if len(own) else rows[rows.policy == best.policy]
     faster, slower = own.finding == "faster", own.finding.isin(["slower", "worse"])
+    faster &= own.default_ended.isin(["", OUT_OF_MEMORY])  # over what a user has
     if faster.all():
         return "", "", ""
-    if not (decided := where_shown(own, "faster")).endswith("settings"):
+    shown = own.assign(finding=own.finding.where(faster | (own.finding != "faster"), "by strict"))
+    if not (decided := where_shown(shown, "faster")).endswith("settings"):
         return verbatim(decided), _but_not(own[slower]), ""
     if (~faster).sum() >= faster.sum():
         some = own.place[faster] if 1 < faster.sum() <= NAMED else [best.place]

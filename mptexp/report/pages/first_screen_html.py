@@ -199,6 +199,11 @@ def sentences(sweep: MeasuredSweep) -> list[str]:
     return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
 
 
+def usual(sweep: MeasuredSweep) -> str:
+    """`Where nothing else is said: without XLA.`: what the names of places leave out."""
+    return f"Where nothing else is said: {visible(sweep.subject.usual)}."
+
+
 def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     """What most of the step is lost to, over all diagnosed pairs, else what an ablation proves.
 

@@ -157,7 +157,8 @@ def _most(table: pd.DataFrame) -> dict[str, Any]:
     """By parameter the value that most points have, where a few have another."""
     points = table[POINT].drop_duplicates()
     mixed = (table.backend == "torch").nunique() > 1  # PyTorch has no XLA
-    apart = ["batch_size", "setting", *["jit"] * mixed]
+    # What holds on one device is no claim about another: each is named.
+    apart = ["gpu_model", "batch_size", "setting", *["jit"] * mixed]
     counts = {n: points[n].value_counts() for n in POINT if n not in apart}
     return {
         n: count.index[0]

@@ -313,3 +313,30 @@ def test_ratios_that_are_one_ratio_have_no_bound():
     ]
     title = question.of(identified(tables(rows))).title
     assert title.startswith("mixed_bfloat16 trains 1.54× slower than float32")
+
+
+def test_what_is_slower_and_rounds_to_one_is_not_called_slower():
+    # The lie: "; mixed_bfloat16 trains 1.00× slower", of which the sentence says "as fast".
+    rows = [
+        record(policy, block, step_s, cache_filled=True)
+        for policy, step_s in (("float32", 1), ("mixed_float16", 0.5), ("mixed_bfloat16", 1.0035))
+        for block in range(5)
+    ]
+    answer = question.of(identified(tables(rows)))
+    assert answer.title.startswith("mixed_float16 trains 2.00× faster than float32")
+    assert "slower" not in answer.title
+    assert "1.00× as fast" in answer.sentences[0]
+
+
+def test_of_another_phase_the_title_says_in_how_many_settings():
+    rows = []
+    for size, ratio in ((32, 1.5), (64, 1.2), (128, 1.0)):
+        for phase, gain in (("train", ratio), ("inference", 2.0)):
+            for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.1 / gain)):
+                for block in range(3):
+                    made = record(policy, block, step_s, size, cache_filled=True)
+                    made["parameters"]["phase"] = phase
+                    made["run_id"] = f"{policy}-{phase}-{size}-{block}"
+                    rows.append(made)
+    title = question.of(identified(tables(rows))).title
+    assert title.endswith("; it trains from 1.20× faster to 1.50× faster in 2 of 3 settings")

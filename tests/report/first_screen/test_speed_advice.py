@@ -8,10 +8,30 @@ from builders import (
     identified,
     record,
     tables,
+    text,
     three,
 )
 
 from mptexp.report.first_screen import question
+
+
+def measured(*points, blocks=3):
+    """Tables of points: keywords of each, the device's default, and step times or ends by policy.
+
+    Where something else than a time is given, it is the status of the policy's runs there.
+    """
+    rows = []
+    for k, (asked, default, steps) in enumerate(points):
+        for policy, step_s in steps.items():
+            for block in range(blocks):
+                ended = isinstance(step_s, str)
+                made = record(policy, block, 1.0 if ended else step_s, default=default)
+                made["parameters"] = made["parameters"] | asked
+                made["run_id"] = f"{policy}-{k}-{block}"
+                if ended:
+                    made |= {"status": step_s, "error": step_s, "history": [], "timing": {}}
+                rows.append(made)
+    return identified(tables(rows))
 
 
 def faster_in(places, **elsewhere):
@@ -213,3 +233,118 @@ def test_where_float32_is_faster_still_at_some_points_these_are_named():
     advice = question.of(identified(tables([*found.records, *more.records]))).advice
     assert "use **mixed_float16**" in advice
     assert "without XLA, float32 with XLA is faster still." in advice
+
+
+A100, T4 = {"gpu_model": "A100"}, {"gpu_model": "T4"}
+SMALL, LARGE = {"batch_size": 32}, {"batch_size": 64}
+
+
+def test_a_policy_that_gains_most_at_one_point_is_not_advised_for_all():
+    # The lie: "use mixed_bfloat16", of which a T4 has 1.01 times and of the other 1.80 times.
+    devices = measured(
+        (A100, "float32", {"float32": 0.2, "mixed_float16": 0.2 / 2.9, "mixed_bfloat16": 0.2 / 3}),
+        (T4, "float32", {"float32": 0.2, "mixed_float16": 0.2 / 1.8, "mixed_bfloat16": 0.2 / 1.01}),
+    )
+    said = question.of(devices).advice
+    assert said.startswith("use **mixed_float16**.")
+    assert "On A100, **mixed_bfloat16** gains more: 3.00×." in said
+
+
+def test_one_batch_size_does_not_decide_for_the_others():
+    ratios = {32: (1.6, 1.5), 64: (1.1, 1.5), 128: (1.05, 1.5)}
+    sizes = measured(
+        *(
+            (
+                {"batch_size": size},
+                "float32",
+                {"float32": 1, "mixed_float16": 1 / a, "mixed_bfloat16": 1 / b},
+            )
+            for size, (a, b) in ratios.items()
+        )
+    )
+    said = question.of(sizes).advice
+    assert said.startswith("on this GPU, use **mixed_bfloat16**.")
+    assert "At batch size 32, **mixed_float16** gains more: 1.60×." in said
+
+
+def test_a_default_that_was_out_of_memory_is_not_to_be_measured():
+    # The lies: "TF32 was not measured", and "1.20 times slower" of it under strict float32's name.
+    answer = question.of(
+        measured(
+            (SMALL, "tensorfloat32", {"float32": 0.2, "tensorfloat32": 0.1, "mixed_float16": 0.12}),
+            (
+                LARGE,
+                "tensorfloat32",
+                {"float32": 0.2, "tensorfloat32": "oom", "mixed_float16": 0.12},
+            ),
+        )
+    )
+    faster, slower = answer.title.split(", and ")
+    assert faster.endswith("faster than strict float32 on GPU at batch size 64")
+    assert slower.startswith("1.20× slower than TF32 at batch size 32")
+    assert "(the default, TF32, ran out of memory" in answer.sentences[0]
+    assert answer.advice.startswith("on this GPU at batch size 64, use **mixed_float16**, but not")
+
+
+def test_a_gain_over_the_default_opens_and_the_other_says_what_became_of_the_default():
+    answer = question.of(
+        measured(
+            (SMALL, "tensorfloat32", {"float32": 0.2, "tensorfloat32": 0.1, "mixed_float16": 0.08}),
+            (
+                LARGE,
+                "tensorfloat32",
+                {"float32": 0.2, "tensorfloat32": "killed", "mixed_float16": 0.08},
+            ),
+        )
+    )
+    assert "1.25× faster than TF32 on GPU at batch size 32" in answer.title
+    assert answer.advice.startswith("on this GPU at batch size 32, use **mixed_float16**.")
+    assert "At batch size 64, the default, TF32, was killed." in answer.advice
+
+
+def test_the_default_of_one_device_is_not_that_of_another():
+    own = {"float32": 0.2, "mixed_bfloat16": 0.1}
+    answer = question.of(measured((T4, "float32", own), (A100, "tensorfloat32", own)))
+    on_a100, on_t4 = answer.sentences[0].split("; **mixed_bfloat16**")
+    assert "than float32 (the default" in on_t4
+    assert "on T4" in on_t4
+    assert "than strict float32 (the default, TF32, was not measured" in on_a100
+    assert answer.advice.startswith("on T4, use **mixed_bfloat16**.")
+    assert "On A100, the default, TF32, was not measured." in answer.advice
+
+
+def test_what_holds_on_one_device_names_it():
+    sizes = [(A100 | {"batch_size": n}, 1.0) for n in (32, 64)] + [(A100 | {"batch_size": 256}, 2)]
+    points = [*sizes, (T4 | {"batch_size": 256}, 1.0)]
+    answer = question.of(
+        measured(
+            *(
+                (asked, "float32", {"float32": 0.1, "mixed_float16": 0.1 / ratio})
+                for asked, ratio in points
+            )
+        )
+    )
+    assert "at batch size 256 on A100" in answer.sentences[0]
+    assert answer.advice.startswith("at batch size 256 on A100, use **mixed_float16**")
+
+
+def test_runs_that_failed_are_named_beside_the_advice():
+    own = {"float32": 0.2, "mixed_float16": 0.1}
+    failed = [record("mixed_float16", block, 0.1) for block in (7, 8)]
+    both = measured((SMALL, "float32", own))
+    for one in failed:
+        one |= {"status": "failed", "error": "cuBLAS", "history": [], "timing": {}}
+    said = question.of(identified(tables([*both.records, *failed]))).advice
+    assert "find out why 2 of its 5 runs failed or took too long" in said
+
+
+def test_what_is_to_be_looked_at_is_what_is_open():
+    # The lie: "look at its accuracy", which is shown to be equal.
+    rows = []
+    for block in range(5):
+        rows += [record("float32", block, 0.2), record("mixed_float16", block, 0.1)]
+        rows.append(text("float32", block, loss=2.0, step_s=0.2))
+        loss = 2.1 if block % 2 else 1.9
+        rows.append(text("mixed_float16", block, loss=loss, step_s=0.15))
+    said = question.of(identified(tables(rows))).advice
+    assert "look at its perplexity in your own training" in said
