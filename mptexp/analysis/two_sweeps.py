@@ -166,7 +166,7 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
         (step_s_a / step_s_b: above 1, B is faster), low, high, sessions_a, sessions_b, runs_a,
         runs_b (that ended well), flags (what is not valid of the runs' times: then low and high
         are empty), val_accuracy_a, val_accuracy_b
-        (means, or of a text val_perplexity), peak_memory_bytes_a, peak_memory_bytes_b (medians),
+        (means, or of a text val_perplexity, over the seeds that both have, if any), peak_memory_bytes_a, peak_memory_bytes_b (medians),
         memory_of_a, memory_of_b (whose memory that is: the process's, or that which the GPU's
         allocator gave out), cost_per_million_images_a and _b (or tokens) where both have a
         price_per_hour, and unpriced (the sides whose sessions differ in it, `A`, `B` or `A and B`,
@@ -270,9 +270,9 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
     flags = _flags(left, right, a, b)
     ends = [math.nan, math.nan] if validity.invalid(flags, "time") else [over.low, over.high]
     row: dict[str, Any] = {"ratio": over.estimate, "low": ends[0], "high": ends[1]}
-    sides = zip("ab", (left, right), means, (a, b), strict=True)
-    for name, side, sessions, tables in sides:
-        trained = side[side.ended_by != "target_ci"]  # the others for another number of steps each
+    learned = _of_shared_seeds(*(s[s.ended_by != "target_ci"] for s in (left, right)))
+    sides = zip("ab", (left, right), learned, means, (a, b), strict=True)
+    for name, side, trained, sessions, tables in sides:
         if one.lost or other.lost:  # those that are left say nothing of the policy
             trained = trained.iloc[:0]
         row |= {
@@ -294,6 +294,17 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
                 hours * tables.price_per_hour
             )
     return row | {"flags": flags}
+
+
+def _of_shared_seeds(left: pd.DataFrame, right: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The trainings of both sides with seeds that both have; all where they share none.
+
+    What another seed reaches differs without any other difference.
+    """
+    shared = set(left.seed) & set(right.seed)
+    if not shared:
+        return left, right
+    return left[left.seed.isin(shared)], right[right.seed.isin(shared)]
 
 
 def _on_cpu(runs: pd.DataFrame) -> bool:

@@ -200,9 +200,17 @@ def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
 
 
 def _means(tables: Tables, measure: Measure) -> pd.Series:
-    """The mean of each policy, of a sweep of one point."""
+    """The mean of each policy, of a sweep of one point.
+
+    Over the blocks that all of them have, as differences are: another block has another seed.
+    """
     column = measure.task.column
     means = summary.headline(tables).dropna(subset=column).set_index("policy")[column]
+    runs = tables.ok[(tables.ok.ended_by != "target_ci") & tables.ok[column].notna()]
+    policies = runs.groupby("block").policy.nunique()
+    shared = runs[runs.block.map(policies) == len(means)]
+    if len(shared):
+        means = shared.groupby("policy")[column].agg(measure.task.mean).reindex(means.index)
     return means.sort_index(
         key=lambda names: names.isin(summary.emulated(tables.ok)), kind="stable"
     )

@@ -29,6 +29,7 @@ NONE = "No run of this sweep succeeded"
 SEVERAL = 2  # epochs, from which a long training asks for accuracy
 SMALLER = "a smaller batch, which fits all of them, would compare them."
 AGAIN = "mend what the runs without a result name; the same command makes them again."
+UNPROVEN = {"too few repeats", "too few images", "images not recorded"}  # verdicts
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
 
@@ -115,7 +116,7 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
         return f"{figure} is not compared: runs of {base} diverged"
     if verdicts == {"equal"}:
         return f"{figure} is {equal(tables, measure)} to {whose}"
-    if verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
+    if verdicts & {"lower", "higher"}:
         return f"{figure} beside {whose} is {_counted(tables, table, measure)}"
     between = measure.between(table.difference)
     if accuracy.looks_equal(table).all():
@@ -124,6 +125,8 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
         one = f"mean difference {measure.ends(table.iloc[0])} {measure.unit}"
         found = one if len(table) == 1 else f"mean differences {between}"
         return f"{figure} is {wording.UNDECIDED}: {found} from {whose}"
+    if "equal" in verdicts:
+        return f"{figure} beside {whose} is {_counted(tables, table, measure)}"
     n, mean = wording.repeats(table.blocks), "mean " * bool((table.blocks > 1).all())
     own = f" of {policies[0]}" * (len(policies) == 1)
     figure = f"{mean}validation {measure.name}{own}"
@@ -141,8 +144,8 @@ def _counted(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
 
     What is lost comes first.
     """
-    order = [*DECIDED, "undecided"]
-    table = table.sort_values("verdict", key=lambda v: v.map(order.index), kind="stable")
+    order = {verdict: k for k, verdict in enumerate(DECIDED)}
+    table = table.sort_values("verdict", key=lambda v: v.map(order), kind="stable")
     said: dict[str, list[str]] = {}
     for policy, own in table.groupby("candidate", sort=False):
         said.setdefault(_verdicts(tables, own, measure), []).append(policy)
@@ -155,6 +158,7 @@ def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     """`lower (−2.0 percentage points)`, `lower in 1 of 3 settings and equal in 2`."""
     counts = table.verdict.value_counts(sort=False)
     words = {name: measure.words.get(name, name) for name in counts.index}
+    words |= {name: f"{wording.UNDECIDED} ({name})" for name in UNPROVEN & words.keys()}
     words["equal"] = equal(tables, measure)
     if len(counts) == 1:
         (verdict,) = counts.index

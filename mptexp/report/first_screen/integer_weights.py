@@ -98,19 +98,26 @@ def _recorded(made: Sequence[quantized_inference.Quantized], tables: Tables) -> 
 
 
 def _least(made: Sequence[quantized_inference.Quantized]) -> str:
-    """The policy of the fewest bytes that keeps the accuracy, at each point where they differ.
+    """The policies of the fewest bytes that keep the accuracy, at each point where they differ.
 
     Empty where none keeps it anywhere.
     """
-    fewest: dict[str, str] = {}
+    kept: dict[str, list[quantized_inference.Quantized]] = {}
     for one in sorted(made, key=lambda one: one.share):
         if one.keeps:
-            fewest.setdefault(one.point, one.policy)
+            kept.setdefault(one.point, []).append(one)
+    fewest = {point: _smallest(ones) for point, ones in kept.items()}
     everywhere = len(fewest) == len({one.point for one in made})
     if everywhere and len(set(fewest.values())) == 1:
-        return f"**{next(iter(fewest.values()))}**"
-    named = [f"**{policy}** ({wording.verbatim(point)})" for point, policy in fewest.items()]
+        return next(iter(fewest.values()))
+    named = [f"{policies} ({wording.verbatim(point)})" for point, policies in fewest.items()]
     return wording.listed(named) if named else ""
+
+
+def _smallest(made: Sequence[quantized_inference.Quantized]) -> str:
+    """`**int8** or **int8_weights**`: the policies of the fewest bytes, which may be several."""
+    least = min(one.share for one in made)
+    return " or ".join(f"**{one.policy}**" for one in made if not one.share > least)
 
 
 def _bar(one: quantized_inference.Quantized, several: bool) -> Bar:

@@ -51,10 +51,17 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
 
 
 def _measured(records: Sequence[Mapping[str, Any]], measure: task_words.Measure) -> list[str]:
-    """The figure of a task in each row; of another task's rows a dash."""
+    """The figure of a task in each row; of another task's rows a dash.
+
+    With the number of its runs where others of its point have more, with other seeds then.
+    """
     names = [f"{measure.task.column}{end}" for end in ("", "_low", "_high", "_n")]
     cells = [measure.mean(*(row[name] for name in names)) for row in records]
-    fewer = [0 < row[names[-1]] < row["repeats"] for row in records]
+    places = [tuple(row[name] for name in points.POINT) for row in records]
+    most = dict.fromkeys(places, 0)
+    for place, row in zip(places, records, strict=True):
+        most[place] = max(most[place], row["repeats"])
+    fewer = [0 < row[names[-1]] < most[place] for place, row in zip(places, records, strict=True)]
     return [
         cell + f" (n = {row[names[-1]]})" * few
         for cell, row, few in zip(cells, records, fewer, strict=True)

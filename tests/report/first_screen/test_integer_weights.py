@@ -1,5 +1,7 @@
 """How a sweep of quantized weights opens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from builders import quantized, record, tables
@@ -7,7 +9,8 @@ from support import PROJECT
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.first_screen import question
+from mptexp.report.answers import quantized_inference
+from mptexp.report.first_screen import integer_weights, question
 
 
 def test_the_page_opens_with_bytes_and_what_they_cost():
@@ -217,3 +220,12 @@ def test_too_few_images_are_no_reason_for_more_repeats():
         "keep float32: none is shown to keep the accuracy within 1 percentage point; it takes at "
         "least 369 validation images."
     )
+
+
+def test_of_equal_bytes_none_is_the_smallest():
+    # The lie: "for fewer bytes take int8", where int8_weights has as few and is no slower.
+    (one,) = quantized_inference.measured(tables([*quantized_to([0.0, 0.0, 0.0])]))
+    same = replace(one, policy="int8_weights")
+    fewer = replace(one, policy="int4", bytes_after=one.bytes_after / 2)
+    assert integer_weights._least([one, same]) == "**int8** or **int8_weights**"
+    assert integer_weights._least([one, same, fewer]) == "**int4**"
