@@ -165,8 +165,9 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
         step_s_b (seconds, geometric means over sessions; costs are of such means of rates), ratio
         (step_s_a / step_s_b: above 1, B is faster), low, high, sessions_a, sessions_b, runs_a,
         runs_b (that ended well), flags (what is not valid of the runs' times: then low and high
-        are empty), val_accuracy_a, val_accuracy_b
-        (means, or of a text val_perplexity, over the seeds that both have, if any), peak_memory_bytes_a, peak_memory_bytes_b (medians),
+        are empty), val_accuracy_a, val_accuracy_b (means over the blocks that both sides have, or
+        over all where they share none; of a text val_perplexity), peak_memory_bytes_a,
+        peak_memory_bytes_b (medians),
         memory_of_a, memory_of_b (whose memory that is: the process's, or that which the GPU's
         allocator gave out), cost_per_million_images_a and _b (or tokens) where both have a
         price_per_hour, and unpriced (the sides whose sessions differ in it, `A`, `B` or `A and B`,
@@ -270,7 +271,7 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
     flags = _flags(left, right, a, b)
     ends = [math.nan, math.nan] if validity.invalid(flags, "time") else [over.low, over.high]
     row: dict[str, Any] = {"ratio": over.estimate, "low": ends[0], "high": ends[1]}
-    learned = _of_shared_seeds(*(s[s.ended_by != "target_ci"] for s in (left, right)))
+    learned = _of_shared_blocks(*(s[s.ended_by != "target_ci"] for s in (left, right)))
     sides = zip("ab", (left, right), learned, means, (a, b), strict=True)
     for name, side, trained, sessions, tables in sides:
         if one.lost or other.lost:  # those that are left say nothing of the policy
@@ -296,15 +297,15 @@ def _compared(one: Side, other: Side, a: Tables, b: Tables, level: float) -> dic
     return row | {"flags": flags}
 
 
-def _of_shared_seeds(left: pd.DataFrame, right: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The trainings of both sides with seeds that both have; all where they share none.
+def _of_shared_blocks(left: pd.DataFrame, right: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The trainings of the blocks that both sides have; all of them where they share none.
 
-    What another seed reaches differs without any other difference.
+    Another block has another seed, which alone changes what is learned.
     """
-    shared = set(left.seed) & set(right.seed)
+    shared = set(left.block) & set(right.block)
     if not shared:
         return left, right
-    return left[left.seed.isin(shared)], right[right.seed.isin(shared)]
+    return left[left.block.isin(shared)], right[right.block.isin(shared)]
 
 
 def _on_cpu(runs: pd.DataFrame) -> bool:

@@ -139,6 +139,19 @@ def test_how_runs_ended_is_compared_too(tmp_path):
     assert "not compared (some of the runs did not end well)" in shown(tmp_path, "a", "b")
 
 
+def test_accuracies_side_by_side_are_of_the_same_blocks(tmp_path):
+    # The lie: "92.5 % | 91.0 %" of six blocks and of three, which agree in each that both have.
+    a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
+    for path in b.runs.glob("*/record.json"):
+        if store.read_record(path)["parameters"]["block"] == 2:
+            shutil.rmtree(path.parent)
+    found = two_sweeps.points(*two_sweeps.load([a], [b]))
+    assert set(found.runs_a) == {3}
+    assert set(found.runs_b) == {2}
+    assert (found.val_accuracy_a == found.val_accuracy_b).all()
+    assert found.val_accuracy_a.tolist() == pytest.approx([0.905] * len(found))
+
+
 def test_a_policy_of_which_no_run_ended_well_is_listed(tmp_path):
     # The lie: its row was missing, and "Nothing else differs".
     a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
