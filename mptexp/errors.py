@@ -30,8 +30,10 @@ class Interrupted(UserError, KeyboardInterrupt):
 
     Attributes:
         kept: what was kept, in words.
+        fresh: whether the same again would discard it.
     """
 
-    def __init__(self, kept: str) -> None:
-        super().__init__(f"{kept}; run this cell again to go on")
-        self.kept = kept
+    def __init__(self, kept: str, fresh: bool = False) -> None:
+        again = "run this cell again, without fresh," if fresh else "run this cell again"
+        super().__init__(f"{kept}; {again} to go on")
+        self.kept, self.fresh = kept, fresh

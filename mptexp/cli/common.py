@@ -194,7 +194,8 @@ def options(
 def _end(error: BaseException, verbose: bool = False) -> None:
     """Ends the command where an error's message says all: never with a traceback."""
     if isinstance(error, Interrupted):
-        err().print(f"stopped: {error.kept}; the same command goes on")
+        without = " without --fresh" * error.fresh
+        err().print(f"stopped: {error.kept}; the same command{without} goes on")
         raise typer.Exit(130) from None
     if interrupt.asked() or isinstance(error, KeyboardInterrupt):
         err().print("stopped; the same command begins anew")

@@ -155,7 +155,7 @@ def run(
 
     Exit status: 0 when every run that this machine can execute came to an end, 1 when some failed
     and would run again, 2 for wrong input, or where no chosen run has a result or can be executed
-    here, 130 when stopped with Ctrl-C; the same command then goes on.
+    here, 130 when stopped with Ctrl-C; the same command, without --fresh, then goes on.
     """
     from mptexp import api
 

@@ -43,11 +43,13 @@ class Output:
         console: for the lines and the bar.
         brief: whether to leave out what opens a sweep: how many runs, where to, how long.
         on_record: called with the record of each run that has ended.
+        fresh: whether the same command again would discard what this one has finished.
     """
 
     console: Console = field(default_factory=cell_console)
     brief: bool = False
     on_record: Callable[[Mapping[str, Any]], None] | None = None
+    fresh: bool = False
 
     def say(self, text: str, style: str | None = None) -> None:
         """Prints a line, however long, with its control characters shown."""
@@ -74,7 +76,7 @@ class Output:
             runs = f"{due} {'run' if due == 1 else 'runs'} of {job.notebook.stem}"
             self.say(
                 f"{runs} into {job.directory.root}, {expected(chosen, costs)} "
-                "(Ctrl-C stops; the same command goes on)"
+                f"(Ctrl-C stops; the same command{' without --fresh' * self.fresh} goes on)"
             )
 
 

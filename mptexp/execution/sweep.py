@@ -88,12 +88,13 @@ def execute(
     how = how or Execution(job.sweep.timeout_min * 60)
     device_slots.slots(how.parallel)  # refuses to share a GPU
     ray_cluster.check(how, address, job.sweep.max_batch)
+    output = replace(output or Output(), fresh=fresh)
     try:
-        return _execute(job, only, fresh, how, address, output or Output(), repair, lock, discard)
-    except Interrupted:
-        raise
+        return _execute(job, only, fresh, how, address, output, repair, lock, discard)
+    except Interrupted as error:
+        raise Interrupted(error.kept, fresh) from None
     except KeyboardInterrupt:
-        raise Interrupted("finished runs are kept") from None
+        raise Interrupted("finished runs are kept", fresh) from None
 
 
 def _execute(

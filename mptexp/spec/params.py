@@ -64,8 +64,11 @@ def _read_text(path: Path) -> str:
     try:
         return files.text(path)
     except FileNotFoundError:
-        near = difflib.get_close_matches(path.name, [*_siblings(path), *project.studies()], 1)
-        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        beside = _siblings(path)
+        near = difflib.get_close_matches(path.name, [*beside, *project.studies()], 1)
+        # A study's name leads to it from anywhere.
+        meant = [path.parent / name if name in beside else name for name in near]
+        hint = f"; did you mean {meant[0]}?" if meant else ""
         raise ParamsError(
             f"{path}: no such file; give the path of a params file or a study's name{hint}"
         ) from None

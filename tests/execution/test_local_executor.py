@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 
-from support import PATIENCE_S, PROJECT
+from support import PATIENCE_S, PROJECT, interrupt, started, until
 
 from mptexp.execution import local_executor
 from mptexp.execution.device_slots import Slot
@@ -76,3 +76,16 @@ def test_a_second_interrupt_of_a_cell_leaves_no_run_at_work(light, gate, tmp_pat
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout.splitlines()[-1]) == [[], "ok", []]
     assert "another sweep" not in told.stdout
+
+
+def test_a_sweep_made_anew_and_interrupted_goes_on_without_fresh(light, gate, tmp_path):
+    # The lie: "the same command goes on", which discards what this one has finished.
+    light({"seed": [13, 0]})
+    command = ("run", "light.yaml", "--fresh", "--no-report")
+    with started(*command, cwd=tmp_path) as sweep:
+        until(gate.waiting, of=sweep)
+        interrupt(sweep)
+        said, errors = sweep.communicate(timeout=PATIENCE_S)
+    assert sweep.returncode == 130
+    assert "(Ctrl-C stops; the same command without --fresh goes on)" in said
+    assert errors.endswith("finished and kept; the same command without --fresh goes on\n")

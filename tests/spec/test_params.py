@@ -98,6 +98,9 @@ def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path):
     (tmp_path / "quickstart.yaml").write_text(GOOD)
     with pytest.raises(ParamsError, match=r"no such file.*did you mean .*quickstart.yaml"):
         params.read(tmp_path / "quickstrat.yaml")
+    # The lie: "did you mean params/quickstart?", of a folder without it.
+    with pytest.raises(ParamsError, match=r"did you mean quickstart\?"):
+        params.read(tmp_path / "params/quickstart")
     with pytest.raises(ParamsError, match="is a directory"):
         params.read(tmp_path)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")

@@ -274,12 +274,13 @@ def _to_do(flag: Flag, tables: Tables) -> str:
         repair = next_commands.command(tables, "run", options="--repair")
         return flag.remedy.replace(validity.REPAIR, repair)
     asked = [tables.records_by_id[run_id]["parameters"] for run_id in runs.run_id]
-    name = "max_steps" if set(runs.ended_by) == {"max_steps"} else "epochs"
     factor = math.ceil(times + 1)
-    most = max(one[name] or 0 for one in asked) * factor
-    longer = f"`mptexp run params.yaml --set {name}={most} --out DIR`"
+    # Each that is set ends a training where the other would go on.
+    most = {name: max(one[name] or 0 for one in asked) for name in ("epochs", "max_steps")}
+    options = " ".join(f"--set {name}={n * factor}" for name, n in most.items() if n)
+    longer = f"`mptexp run params.yaml {options} --out DIR`"
     if next_commands.needs(tables):
-        longer = next_commands.command(tables, "run", next_commands.AGAIN, f"--set {name}={most}")
+        longer = next_commands.command(tables, "run", next_commands.AGAIN, options)
     return f"{flag.remedy}: about {factor} times as many steps, {longer}"
 
 

@@ -110,9 +110,10 @@ def path_of(dataset: str) -> Path:
         Path(os.path.expanduser(dataset_paths.path(dataset))),
         dataset_paths.candidates(dataset),
     )
-    folder = next((place for place in found if place.is_dir()), None)
+    # A Path's own tests raise where a name is too long.
+    folder = next((place for place in found if os.path.isdir(place)), None)
     if folder is None:
-        what = "is a file" if any(p.is_file() for p in found) else "does not exist"
+        what = "is a file" if any(os.path.isfile(p) for p in found) else "does not exist"
         holds = HOLDS[dataset.partition(":")[0]]
         raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {holds}")
     if not data_folders.may_be_read(folder):
