@@ -299,9 +299,8 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
             return
         first = indices.setdefault(run.model_dump_json(), index)
         if first != index:
-            shown = ", ".join(
-                f"{n}: {fields.shown(point[n])}" for n in point if n not in sweep.defaults
-            )
+            named = {*sweep.matrix}.union(*sweep.include) or point
+            shown = ", ".join(f"{n}: {fields.shown(point[n])}" for n in point if n in named)
             section = "include" if included >= 0 else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
 

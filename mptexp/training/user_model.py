@@ -101,6 +101,8 @@ def _function(name: str) -> Callable[..., Any]:
 def _searched(module_name: str, error: BaseException) -> str:
     """Where a module that is absent itself, not one that it imports, was looked for."""
     top = module_name.partition(".")[0]
+    if module_name.endswith(".py"):
+        return f"; a module is named without .py: {module_name.removesuffix('.py')}"
     if not (isinstance(error, ModuleNotFoundError) and error.name in (top, module_name)):
         return ""
     return f"; searched: {Path.cwd()}; run mptexp in the directory that holds {top}"

@@ -68,6 +68,12 @@ def accepted(tmp_path, text, *overrides):
         ("matrix: [1]\n", 1, ["matrix is [1]", "a mapping"]),
         ("matrix:\n  seed: [1, 1]\n", 1, ["{seed: 1} occurs twice", "repeats"]),
         ("matrix: {seed: [1]}\ninclude:\n- {seed: 1}\n", 2, ["{seed: 1} occurs twice"]),
+        # The lie: "the point {}", whose only values are those of defaults.
+        (
+            "defaults: {epochs: 2}\nmatrix: {seed: [1]}\ninclude:\n- {epochs: 2, seed: 1}\n",
+            3,
+            ["epochs: 2", "seed: 1", "occurs twice"],
+        ),
         ("matrix: {seed: [1]}\nexclude:\n- {sede: 1}\n", 3, ["unknown key sede", "seed"]),
         ("matrix: {seed: [1]}\nexclude: [{seed: 1}]\n", 2, ["every point is excluded"]),
         ("matrix: {seed: [1]\n", 2, ["not valid YAML"]),

@@ -234,6 +234,8 @@ def test_what_a_model_of_ones_own_has_not_is_refused(own):
             "cannot be imported: ModuleNotFoundError: No module named 'own_[^; ]*; searched: /",
         ),
         ("_absent:x", r"; run mptexp in the directory that holds own_\w+_absent$"),
+        # The lie: "run mptexp in the directory that holds" it, which it was.
+        (".py:x", r"; a module is named without \.py: own_\w+$"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_told_in_one_sentence(own, name, said):

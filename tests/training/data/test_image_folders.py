@@ -495,3 +495,8 @@ def test_a_folder_that_may_not_be_read_is_named_where_it_is_the_reason(
         source(anybody / "set")
     if os.getuid() != 0:
         place.chmod(0o700)
+
+
+def test_a_path_that_no_system_can_hold_does_not_exist():
+    with pytest.raises(DataError, match="does not exist; give a folder"):
+        image_folders.path_of(f"folder:{'x' * 300}")
