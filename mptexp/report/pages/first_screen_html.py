@@ -113,8 +113,8 @@ def _item(sentence: str) -> str:
     return f"{opening}{_inline(sentence)}</li>"
 
 
-# Where a warning has said what is not valid, or not comparable, of which runs.
-SAID = re.compile(r"(?<!Not valid)(?<!\*): |; |\. ")
+# Where a warning has said what is not valid, or not comparable, of which runs: not in brackets.
+SAID = re.compile(r"(?:(?<!Not valid)(?<!\*): |; |\. )(?![^()]*\))")
 
 
 def _brief(warning: str) -> str:

@@ -73,6 +73,9 @@ def test_a_phone_has_in_a_line_what_is_not_valid():
     )
     short = "**Without a result**: 1 of 2 runs of float16 (diverged)."
     assert first_screen_html._brief(short) == short
+    # It ended within a bracket: "which were made with policy float32 (params.yaml."
+    other = "**Not what was asked for**: 2 runs were made with policy float32 (params.yaml: int8)"
+    assert first_screen_html._brief(f"{other}: it was edited after them.") == f"{other}."
 
 
 def test_the_sentence_that_says_why_is_known_to_a_phone():
