@@ -147,8 +147,8 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     if best.default_ended not in ("", OUT_OF_MEMORY):
         name = verbatim(wording.default_name(best.default_policy))
         again = " again" * (best.default_ended != NOT_MEASURED)
-        first = f"measure {name}, the default{_on(best, rows)}, which may gain as much,{again}"
-        return _Advice(f"{first.removesuffix(',')}, before you use **{best.policy}**")
+        first = f"measure {name}{again}, the default{_on(best, rows)}, which may gain as much"
+        return _Advice(f"{first}, before you use **{best.policy}**")
     advised = faster[faster.policy == best.policy]
     measure, open_ = task_words.of(best.dataset), _open(advised, tables)
     within = not open_ and not diverged(best, tables)

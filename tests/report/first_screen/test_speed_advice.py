@@ -348,3 +348,10 @@ def test_what_is_to_be_looked_at_is_what_is_open():
         rows.append(text("mixed_float16", block, loss=loss, step_s=0.15))
     said = question.of(identified(tables(rows))).advice
     assert "look at its perplexity in your own training" in said
+
+
+def test_a_default_that_was_killed_everywhere_is_to_be_measured_again():
+    own = {"float32": 0.2, "tensorfloat32": "killed", "mixed_float16": 0.1}
+    answer = question.of(measured((SMALL, "tensorfloat32", own)))
+    assert "than strict float32 (the default, TF32, was killed" in answer.sentences[0]
+    assert answer.advice.startswith("measure TF32 again, the default here, which may gain as much")
