@@ -14,6 +14,7 @@ from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output, duration
 from mptexp.execution.sweep import execute_due
 from mptexp.host import files
+from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
@@ -28,12 +29,15 @@ def open_diagnosis(
     """Opens a sweep, or the directory of a finished one, to be diagnosed; whether it is finished.
 
     Raises:
-        ParamsError: as `open_sweep` does; or a directory is to be diagnosed in another.
+        ParamsError: as `open_sweep` does; or a directory is to be diagnosed in another, or holds
+            no record.
     """
     if isinstance(target, Sweep) or not target.is_dir():
         return open_sweep(target, out, overrides), False
     if out and files.real(out) != files.real(target):
         raise ParamsError(f"{target}: a sweep is diagnosed in its own directory; leave out {out}")
+    if not any(SweepDir(target).runs.glob("*/record.json")):
+        raise store.refusal(SweepDir(target), [])
     return open_sweep(SweepDir(target).params, target, overrides, to_run=False), True
 
 

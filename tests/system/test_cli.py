@@ -278,6 +278,13 @@ def test_results_as_json_are_those_of_the_text_and_nothing_else(tmp_path):
         assert f"{point['step_s_a'] * 1e3:.2f}" in said
 
 
+def test_a_sweep_without_a_record_is_not_diagnosed(tmp_path):
+    # The lie: "Keras trained no point well ...; see its results.csv", which there was not.
+    (tmp_path / "empty/runs").mkdir(parents=True)
+    with pytest.raises(ParamsError, match="empty: holds no record of a run"):
+        api.open_diagnosis(tmp_path / "empty")
+
+
 def test_what_a_diagnosis_found_is_told_scripts_as_the_page_tells_it():
     place = PROJECT / "reports/published/why-cpu"
     with pytest.raises(ParamsError, match="diagnosed in its own directory; leave out"):
