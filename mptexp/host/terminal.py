@@ -25,8 +25,13 @@ def visible(text: str) -> str:
 
 
 def without_markdown(sentence: str) -> str:
-    """A sentence of a report as plain text: `mixed_float16` of `**mixed\\_float16**`."""
-    return MARKDOWN.sub(lambda found: found[1] or "", sentence)
+    """A sentence of a report as plain text: `mixed_float16` of `**mixed\\_float16**`.
+
+    What `report.text.markdown` escapes is what it was: `<stream end>`.
+    """
+    from html import unescape
+
+    return unescape(MARKDOWN.sub(lambda found: found[1] or "", sentence))
 
 
 NARROW = "\u00a0"  # the space between a number and its unit

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from mptexp.host import terminal
+from mptexp.report.text import markdown
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,9 @@ def test_a_terminal_without_unicode_gets_escapes(encoding):
         check=True,
     )
     assert b"\\u2212 \\u2013" in done.stdout
+
+
+def test_a_sentence_of_a_page_holds_no_entities_on_a_terminal():
+    said = markdown.safe("but found '<stream end>' & **more**")
+    assert "&lt;" in said
+    assert terminal.without_markdown(said) == "but found '<stream end>' & **more**"
