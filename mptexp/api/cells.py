@@ -317,8 +317,7 @@ def answer(directory: Place) -> "Markdown":
     sweep = measured_sweep.load(_existing(directory))
     title = f"**{markdown.safe(first_screen_html.title(sweep))}**"
     banner = caveats.banner(sweep.tables, more="The report says more")
-    usual = [first_screen_html.usual(sweep)] if sweep.subject.usual else []
-    return Markdown("\n\n".join([title, *banner, *first_screen_html.sentences(sweep), *usual]))
+    return Markdown("\n\n".join([title, *banner, *first_screen_html.alone(sweep)]))
 
 
 def compare(a: Place | Iterable[Place], b: Place | Iterable[Place]) -> "ComparedSweeps":

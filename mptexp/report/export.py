@@ -62,8 +62,7 @@ def _write(sweep: MeasuredSweep, folder: Path) -> None:
     drawn = [_figure(figure, folder) for figure in all_figures.figures(sweep)]
     head = f"# {safe(first_screen_html.title(sweep))}\n\n*{safe(sweep.question)}*"
     warnings = [*caveats.sentences(tables), *caveats.incomplete(tables)]
-    usual = [first_screen_html.usual(sweep)] if sweep.subject.usual else []
-    sentences = bullets([*warnings, *first_screen_html.sentences(sweep), *usual])
+    sentences = bullets([*warnings, *first_screen_html.alone(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")
 

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mptexp.analysis import emulated
-from mptexp.host.terminal import visible
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
@@ -361,7 +360,7 @@ def _caption(chart: Subject) -> str:
     counted = chart.scale == "error" and any(bar.group for bar in chart.drawn)  # in the headings
     said = f": {said}" * (not counted) + f"; {drawn}" * bool(drawn)
     parts = [f"Of {len(chart.bars)} comparisons{said}."] * (several and bool(said))
-    parts += [f"Where nothing else is said: {visible(chart.usual)}."] * bool(chart.usual)
+    parts += wording.unless_said(chart.usual)
     letters = style.key([bar.label for bar in chart.drawn])
     parts += [f"Letters that the figures' font lacks: {letters}."] * bool(letters)
     parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]

@@ -191,17 +191,17 @@ def _is_explained(verdict: Verdict) -> bool:
     return alone and 2 * largest.seconds >= longer_s
 
 
+def alone(sweep: MeasuredSweep) -> list[str]:
+    """The sentences as they stand without the chart, whose caption says what they leave out."""
+    return [*sentences(sweep), *wording.unless_said(sweep.subject.usual)]
+
+
 def sentences(sweep: MeasuredSweep) -> list[str]:
     """At most three sentences in Markdown; the last says why, where pairs were diagnosed."""
     said, why = list(sweep.subject.sentences), causes(sweep.verdicts, sweep.tables.ok)
     if why:  # what says the least gives way
         said = [s for s in said if s != quality.NO_MEMORY] or said
     return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
-
-
-def usual(sweep: MeasuredSweep) -> str:
-    """`Where nothing else is said: without XLA.`: what the names of places leave out."""
-    return f"Where nothing else is said: {visible(sweep.subject.usual)}."
 
 
 def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:

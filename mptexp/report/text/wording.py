@@ -153,6 +153,11 @@ def usual(table: pd.DataFrame) -> str:
     return ", ".join(of_table(row, n).iloc[0] for n, row in first.items())
 
 
+def unless_said(usual: str) -> list[str]:
+    """What the names of places leave out as a sentence; none where they leave out nothing."""
+    return [f"Where nothing else is said: {visible(usual)}."] * bool(usual)
+
+
 def _most(table: pd.DataFrame) -> dict[str, Any]:
     """By parameter the value that most points have, where a few have another."""
     points = table[POINT].drop_duplicates()
