@@ -404,6 +404,7 @@ def conditions(tables: Tables) -> list[str]:
             device(tables),
             _some("model", runs.model),
             _data(tables),
+            _epochs(tables),
             _batches(runs),
             _limited(tables),
             ", ".join(versions),
@@ -437,6 +438,20 @@ def _limited(tables: Tables) -> str:
     limits = {schema.known_parameters(r).get("cpu_isa", "default") for r in tables.records}
     limit = limits.pop() if len(limits) == 1 else "default"
     return f"limited to {in_words('cpu_isa', limit)}" * (limit != "default")
+
+
+def _epochs(tables: Tables) -> str:
+    """`2 epochs`, `1 to 20 epochs`: after how many accuracy or perplexity was measured.
+
+    Empty where one ended within an epoch.
+    """
+    runs = tables.trained
+    measured = [task.column for task in tasks.TASKS.values() if task.column in runs]
+    runs = runs.dropna(subset=measured, how="all")
+    if runs.empty or (runs.ended_by != "epochs").any():
+        return ""
+    least, most = int(runs.epochs.min()), int(runs.epochs.max())
+    return f"{least} to " * (least != most) + wording.count(most, "epoch")
 
 
 def _batches(runs: pd.DataFrame) -> str:

@@ -356,3 +356,16 @@ def test_that_nothing_was_learned_is_no_fault_of_runs_that_time_steps(how, warne
     page = first_screen_html.html(MeasuredSweep(SweepDir(tmp_path / "short"), tables(rows)))
     assert ("learned nothing" in page) == warned
     assert ("runs ended once their times were known" in page) != warned
+
+
+def test_a_page_says_after_how_many_epochs_its_accuracies_are():
+    # 36 % of a network that trained for two epochs was taken for one that is broken.
+    rows = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(3)]
+    for one in rows:
+        one["timing"]["ended_by"] = "epochs"
+        one["history"] = [one["history"][-1] | {"epoch": n} for n in (1, 2)]
+    assert "2 epochs" in first_screen_html.conditions(tables(rows))
+    rows[0]["history"] = rows[0]["history"][:1]
+    assert "1 to 2 epochs" in first_screen_html.conditions(tables(rows))
+    rows[0]["timing"] = rows[0]["timing"] | {"ended_by": "max_steps"}  # within the epoch
+    assert not any("epoch" in part for part in first_screen_html.conditions(tables(rows)))
