@@ -36,9 +36,10 @@ def open_diagnosis(
         return open_sweep(target, out, overrides), False
     if out and files.real(out) != files.real(target):
         raise ParamsError(f"{target}: a sweep is diagnosed in its own directory; leave out {out}")
-    if not any(SweepDir(target).runs.glob("*/record.json")):
-        raise store.refusal(SweepDir(target), [])
-    return open_sweep(SweepDir(target).params, target, overrides, to_run=False), True
+    job = open_sweep(SweepDir(target).params, target, overrides, to_run=False)
+    if not any(job.directory.runs.glob("*/record.json")):
+        raise store.refusal(job.directory, [])
+    return job, True
 
 
 def execute_diagnosis(

@@ -281,6 +281,7 @@ def test_results_as_json_are_those_of_the_text_and_nothing_else(tmp_path):
 def test_a_sweep_without_a_record_is_not_diagnosed(tmp_path):
     # The lie: "Keras trained no point well ...; see its results.csv", which there was not.
     (tmp_path / "empty/runs").mkdir(parents=True)
+    (tmp_path / "empty/params.yaml").write_text("matrix: {policy: [float32]}\n")
     with pytest.raises(ParamsError, match="empty: holds no record of a run"):
         api.open_diagnosis(tmp_path / "empty")
 
