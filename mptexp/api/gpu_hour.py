@@ -4,7 +4,6 @@ Each step is a command of mptexp in a process of its own, which is interrupted a
 finished runs are kept, and the same command goes on. After every step there is a whole archive.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -37,7 +36,15 @@ HOUR = "hour.json"
 MAKER = "mptexp gpu-hour"
 ANSWERS = (0, 1)  # exit statuses of a command that did its work, though some of it failed
 REFUSED = 2
-DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
+# Becomes a command that ends with its parent: killed without a word, this one leaves nothing at
+# work on the GPU. A program of its own, since a fork of a process that has used JAX may hang; 1 is
+# PR_SET_PDEATHSIG of Linux's prctl.
+DIES_WITH_PARENT = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @dataclass(frozen=True)
@@ -297,11 +304,10 @@ def _why_nothing(statuses: Sequence[int]) -> str:
 def _command(words: Sequence[str], seconds: float, stdout: int | None = None) -> int:
     """The exit status of one of mptexp's commands; at the deadline it is interrupted."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "mptexp", *words],
+        [sys.executable, "-I", "-c", DIES_WITH_PARENT, sys.executable, "-m", "mptexp", *words],
         env=child_environment(),
         stdout=stdout,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
     )
     try:
         return child.wait(seconds)
@@ -310,12 +316,6 @@ def _command(words: Sequence[str], seconds: float, stdout: int | None = None) ->
     except BaseException:
         _interrupted(child)
         raise
-
-
-def _die_with_parent() -> None:
-    """In the child: killed without a word, this command leaves nothing at work on the GPU."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGTERM)
 
 
 def _interrupted(child: subprocess.Popen[bytes]) -> int:
