@@ -1,4 +1,4 @@
-"""Ctrl-C, remembered.
+"""Ctrl-C, remembered; what is said of it is in `cli.common`, and what was kept in `errors`.
 
 Python raises KeyboardInterrupt in whatever is running, which may be a library's callback: there it
 is lost, or taken for another error (nbclient: a Jupyter kernel that died).

@@ -28,7 +28,7 @@ from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
 
-LONGEST = 145  # letters of a title that is still read at once
+LONGEST_TITLE = 145  # letters of a title that is still read at once
 
 
 def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subject]:
@@ -138,7 +138,7 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
         there = rows[rows.gpu_model == best.gpu_model]  # another device would have to be named
         of_baseline = there[there.baseline == best.baseline]
         more = _other_phase(best, of_baseline) or _slower(of_baseline, [best.policy])
-        return title + more * (len(title + more) <= LONGEST)  # the sentences have it too
+        return title + more * (len(title + more) <= LONGEST_TITLE)  # the sentences have it too
     if len(slower) == len(rows):
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, lost)
     if len(slower) and rows.policy.nunique() == 1:

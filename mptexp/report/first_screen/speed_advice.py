@@ -1,4 +1,4 @@
-"""Which policy to use, where it is faster and where not; else what would decide it."""
+"""Of a sweep that compares the speed of policies, which to use and where; else what decides it."""
 
 from itertools import chain
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The parts of a first screen, whatever the question: title, comparisons, sentences, advice."""
+"""What each module here returns: the title, comparisons, sentences and advice of one question."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The HTML of the first screen: title, conditions, banner, chart, sentences, what to do."""
+"""The HTML of the first screen, title to advice, with the short forms of a phone."""
 
 import re
 from collections import Counter
