@@ -110,6 +110,8 @@ def planned(
     """Returns the chosen runs of a sweep, a row of a table for each, and what runs cost.
 
     The costs are those that all runs of the directory tell, also those that were not chosen.
+    Beside a command that is at work there, nothing is said to be measured again: its blocks are
+    not whole because it has not ended.
 
     Raises:
         ParamsError: if a filter is wrong, or the directory takes no results of this sweep, in which
@@ -117,7 +119,8 @@ def planned(
     """
     directory.check(job.directory, job.text)
     everything = plan.runs(job.sweep, job.directory)
-    chosen = remeasuring.chosen(job, only, repair)
+    busy = directory.is_at_work(job.directory)
+    chosen = plan.select(everything, only) if busy else remeasuring.chosen(job, only, repair)
     costs, axes = plan.Costs(everything, job.sweep), [*job.sweep.axes(), "block"]
     rows = [
         {"run_id": p.run_id}

@@ -94,6 +94,9 @@ def plan(
     result({"runs": runs, **numbers, "executes": code})
     for sentence in (*api.idle(job.sweep), *api.absent(due)):
         caution(sentence)
+    if api.is_at_work(job.directory):
+        place = job.directory.root
+        caution(f"{place}: another mptexp command is at work here; its runs are shown as pending")
     for name, value in job.sweep.unnamed().items():
         say(f"include: {name} {value} where an entry does not name it")
     for sentence in device_slots.found(p.run for p in chosen):

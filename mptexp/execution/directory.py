@@ -58,6 +58,22 @@ def locked(directory: SweepDir) -> Iterator[None]:
         os.close(descriptor)  # gives the lock back; so does the end of the process
 
 
+def is_at_work(directory: SweepDir) -> bool:
+    """Whether a command executes runs in a sweep's directory, here or on another machine."""
+    try:
+        descriptor = os.open(directory.root, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        # Shared, and for a moment alone: another look does not take it for a command at work.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return _held_s(directory.at_work, boot.name()) > 0
+
+
 @contextmanager
 def _marked(directory: SweepDir) -> Iterator[None]:
     """Shows other machines that share the directory, while it lasts, that one is at work in it.

@@ -210,7 +210,9 @@ def test_two_machines_do_not_meet_in_one_directory(light, place, tmp_path):
     assert 60 < int(left_s) <= 100
     assert str(place.at_work) in done.stderr
     assert list(place.root.iterdir()) == []
+    assert directory.is_at_work(place)
     place.at_work.unlink()  # as it advises
+    assert not directory.is_at_work(place)
     assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
     assert not place.at_work.exists()
 

@@ -105,8 +105,13 @@ def test_an_interrupted_block_is_begun_anew_and_what_it_had_is_kept(light, gate,
         while "[3/4]" not in (line := sweep.stdout.readline()):
             assert line
         until(gate.waiting)
+        # The lie: of the block that is being measured at this moment, that it was interrupted.
+        done = mptexp("plan", "light.yaml", cwd=tmp_path)
+        assert "light: another mptexp command is at work here" in done.stdout + done.stderr
+        assert [r["state"] for r in planned_runs(tmp_path)] == ["ok"] * 3 + ["pending"]
         sweep.send_signal(signal.SIGKILL)
     until(lambda: not processes_of(tmp_path))
+    assert "at work" not in mptexp("plan", "light.yaml", cwd=tmp_path).stderr
     before, none = measured(tmp_path)
     assert (len(before), none) == (3, [])
     states = [r["state"] for r in planned_runs(tmp_path)]
