@@ -65,7 +65,7 @@ def open_sweep(
         file = named(params)
         opened, text = files.read(file, overrides, to_run)
     notebook = notebook_path(opened.notebook, file)
-    max_batch.check(opened)
+    max_batch.check(opened, file)
     return Job(opened, text, notebook, SweepDir(out or Path("reports") / file.stem))
 
 

@@ -107,9 +107,10 @@ def plan(
     if functions:
         say(f"modules are imported from: {Path.cwd()}")
     terminal_tables.plan(out(), rows)
+    time = f"; {api.expected(chosen, costs)}" * bool(due)
     others = f", {numbers[ELSEWHERE]} for other devices" if numbers[ELSEWHERE] else ""
     out().print(
-        f"{len(chosen)} runs, {len(due)} to execute{others}; time: {api.expected(chosen, costs)}"
+        f"{len(chosen)} run{'s' * (len(chosen) != 1)}, {len(due)} to execute{others}{time}"
         + SEARCH * job.sweep.max_batch
     )
     if why := impossible(chosen):

@@ -27,21 +27,23 @@ class Job:
     directory: SweepDir
 
 
+OF_RUNS = "train"  # the package's own notebook that executes a run
+
+
 def notebook_path(name: str, params_file: Path) -> Path:
     """Finds the notebook that a params file names: the package's own, or a path beside the file.
 
     Raises:
         ParamsError: if there is no such notebook.
     """
-    own = notebooks()
-    if name in own:
-        return own[name]
+    if name == OF_RUNS:
+        return notebooks()[name]
     path = params_file.parent / name
     if name.endswith((".py", ".ipynb")) and files.is_file(path):
         return path.resolve()
     raise ParamsError(
-        f"{params_file}: notebook is {name!r}; allowed: {', '.join(own)}, "
-        "or the path of a .py or .ipynb notebook beside the params file"
+        f"{params_file}: notebook is {name!r}; allowed: {OF_RUNS}, or "
+        "the path of a .py or .ipynb notebook beside the params file"
     )
 
 

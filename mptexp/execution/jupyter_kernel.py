@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # What nbformat's validator and papermill import where it happens to be installed (with JupyterLab,
 # with xprof): a second each, for checks that notebooks do not need and storage that is not used.
 UNUSED = ("rfc3987_syntax", "gcsfs", "pyarrow.fs")
+# Of a notebook that names none: jupytext's header may be lacking in a script.
+PYTHON = {"name": "python3", "display_name": "Python 3", "language": "python"}
 # Of a process that has imported one, it is not known that it can be forked.
 FRAMEWORKS = {"tensorflow", "jax", "torch", "ray"}
 
@@ -108,6 +110,7 @@ def execute(
     # papermill takes no script, and would copy a notebook given as an object into its metadata.
     source = scratch / f"{notebook.stem}.ipynb"
     content = jupytext.read(notebook)
+    content.metadata.setdefault("kernelspec", PYTHON)
     jupytext.write(content, source)
     os.environ["MPTEXP_NOTEBOOK_DIGEST"] = digest(content)  # part of the record's identity
     # Sockets in a folder instead of TCP ports: no race for a port, nothing that listens; without a

@@ -6,6 +6,7 @@ was stopped goes on, and what ran out of memory can be read.
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from mptexp.errors import ParamsError
@@ -52,8 +53,12 @@ def _next(tried: Mapping[int, bool], base: Run) -> int | None:
     return size and size * base.replicas
 
 
-def check(sweep: Sweep) -> None:
+def check(sweep: Sweep, file: Path) -> None:
     """Refuses a search that would only end with the memory of the machine.
+
+    Args:
+        sweep: the sweep.
+        file: its params file, for the message.
 
     Raises:
         params.ParamsError: for max_batch on a CPU without memory_limit_gb.
@@ -62,8 +67,8 @@ def check(sweep: Sweep) -> None:
     runs = _own(sweep) if sweep.max_batch else []
     if here.endswith("(CPU)") and any(r.gpu_model == here and not r.memory_limit_gb for r in runs):
         raise ParamsError(
-            "max_batch: on a CPU a batch is too large when the machine has run out of memory; "
-            "allowed: with memory_limit_gb in defaults, such as memory_limit_gb: 4"
+            f"{file}: max_batch: on a CPU a batch is too large when the machine has run out of "
+            "memory; allowed: with memory_limit_gb in defaults, such as memory_limit_gb: 4"
         )
 
 

@@ -21,7 +21,7 @@ from mptexp.training.data.sources import DataError
 
 
 def prepare(run: Run) -> dict[str, Any]:
-    """Prepares the run's images, and builds the model once where it is the user's own.
+    """Prepares the run's images, and builds the model once where the user may be mistaken in it.
 
     Returns:
         What is known of its identity.
@@ -33,28 +33,32 @@ def prepare(run: Run) -> dict[str, Any]:
     known = identity.beforehand(run) | {"data": images.content}
     for note in images.notes:
         print(f"{run.dataset}: {note}", flush=True)
+    _try_model(run, images.shape, len(images.classes))
     if run.model not in MODELS and importlib.util.find_spec(run.backend):
-        _try_model(run, images.shape, len(images.classes))
         known["model_source"] = identity.model_source(run.model)
     return known
 
 
 def look(run: Run) -> None:
-    """Looks at the run's data and builds the user's own model, but prepares no images.
+    """Looks at the run's data and builds the model as `prepare` does, but prepares no images.
 
     Raises:
         sources.DataError, models.ModelError: where one of them cannot be used.
     """
     seen = datasets.at_a_glance(run)
-    if seen and run.model not in MODELS and importlib.util.find_spec(run.backend):
+    if seen:
         _try_model(run, *seen)
 
 
 def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
-    """Builds the model under a mixed policy, which shows whether its last layer is in float32.
+    """Builds a model that is the user's own, or has layers that they name.
 
-    Its values are looked at as they are without emulated formats, which it is then asked to take.
+    Their own under a mixed policy, which shows whether its last layer is in float32. Its values are
+    looked at as they are without emulated formats, which it is then asked to take.
     """
+    own = run.model not in MODELS
+    if not (own or run.float32_layers) or not importlib.util.find_spec(run.backend):
+        return
     os.environ["KERAS_BACKEND"] = run.backend
     precision.load(run.backend)
     import keras
@@ -63,7 +67,9 @@ def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
 
     keras.config.set_dtype_policy("mixed_bfloat16")
     plain = run.model_copy(update={"propagation": "policy", "weight_format": "policy"})
-    user_model.check_values(plain, models.build(plain, shape, classes))
+    model = models.build(plain, shape, classes)
+    if own:
+        user_model.check_values(plain, model)
     if plain != run:
         models.build(run, shape, classes)
 

@@ -166,7 +166,7 @@ def test_a_plan_refuses_what_the_run_would_refuse(light, tmp_path):
     light({"seed": [0]})
     assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
     light({"seed": [0]}, timeout_min=10)
-    assert "1 runs, 0 to execute" in mptexp("plan", "light.yaml", cwd=tmp_path).stdout
+    assert "1 run, 0 to execute\n" in mptexp("plan", "light.yaml", cwd=tmp_path).stdout
     light({"seed": [0]}, repeats=2)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")

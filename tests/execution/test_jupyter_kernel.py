@@ -30,6 +30,15 @@ def scratch():
     assert not folder.exists()
 
 
+def test_a_script_without_jupytexts_header_is_pythons(tmp_path, scratch):
+    # Once "ValueError: No kernel name found in notebook and no override provided."
+    notebook = tmp_path / "plain.py"
+    notebook.write_text(SCRIPT.rpartition("# ---\n")[2])
+    jupyter_kernel.execute(notebook, tmp_path / "done.ipynb", {"x": 2}, scratch)
+    cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
+    assert cells[-1]["outputs"][0]["text"] == ["x is 2\n"]
+
+
 def test_a_script_is_executed_with_its_parameters(tmp_path, scratch):
     notebook = tmp_path / "with a space é.py"
     notebook.write_text(SCRIPT)

@@ -186,7 +186,7 @@ def test_what_is_chosen_costs_what_all_runs_tell(light, tmp_path, monkeypatch):
     place = _with_results(tmp_path, baseline, status="ok", wall_s=3.0)
     words = ("plan", "light.yaml", "--only", "policy=mixed_bfloat16")
     done = mptexp(*words, cwd=tmp_path)
-    assert "2 runs, 2 to execute; time: about 6 s" in done.stdout
+    assert "2 runs, 2 to execute; about 6 s" in done.stdout
     told = json.loads(mptexp(*words, "--format", "json", cwd=tmp_path).stdout)
     assert told["expected_s"] == sum(run["cost_s"] for run in told["runs"]) == 6.0
     # What `run` announces of them, before it executes any.
@@ -210,7 +210,7 @@ def test_runs_that_no_device_here_can_execute_are_no_success(light, tmp_path):
     done = mptexp("plan", path, cwd=tmp_path)  # which may be asked wherever one sits
     assert done.returncode == 0
     assert "this machine has no such device" in done.stdout
-    assert "2 runs, 0 to execute, 2 for other devices" in done.stdout
+    assert "2 runs, 0 to execute, 2 for other devices\n" in done.stdout
 
 
 def test_one_result_of_another_machine_makes_a_call_a_success(light, tmp_path):

@@ -49,5 +49,6 @@ def test_a_model_that_ends_the_process_is_named(tmp_path, monkeypatch, source, w
 
 def test_a_model_is_tried_for_all_that_changes_what_is_built():
     mine = Run(model="mine:build")
-    for change in ({"from_logits": True}, {"data_format": "channels_first"}):
+    layers = ({"float32_layers": "a"}, {"float32_layers": "b"})
+    for change in ({"from_logits": True}, {"data_format": "channels_first"}, *layers):
         assert preparation.key(mine.model_copy(update=change)) != preparation.key(mine)

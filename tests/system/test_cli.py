@@ -427,7 +427,7 @@ def test_a_standard_stream_may_be_closed(light, tmp_path, closed):
     light({"seed": [0]})
     done = shell(f"$MPTEXP plan light.yaml {closed}", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert ("1 runs, 1 to execute" in done.stdout) == (closed in ("<&-", "2>&-"))
+    assert ("1 run, 1 to execute" in done.stdout) == (closed in ("<&-", "2>&-"))
 
 
 @pytest.mark.parametrize(

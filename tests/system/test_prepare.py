@@ -53,6 +53,8 @@ def test_a_folder_of_ones_own_images_and_ones_own_model(tree):
         ("imagenette/321px", "", "no configuration 321px; allowed: 160px"),
         ("folder:{tree}", "model: 'nomodule:f', ", "nomodule"),
         ("folder:{tree}", "model: 'mine:half', ", "float32"),
+        # Each run refused it, once its process had started.
+        ("digits", "float32_layers: nose, ", "float32_layers names nose, which model keydana_cnn"),
     ],
 )
 def test_what_is_wrong_is_said_once_and_nothing_is_written(tree, dataset, extra, message):
