@@ -99,13 +99,13 @@ def compare(name: str, run: Run, kind: str, options: argparse.Namespace) -> None
     from mptexp.training import models
     from mptexp.training.data import batches, datasets
     from mptexp.training.measure import sensors, step_clock
-    from mptexp.training.numerics import exponents
+    from mptexp.training.numerics import dynamic_range
 
     images = datasets.load(run)
     model = models.build(run, images.shape, len(images.classes))
     precision.compile_model(model, run)
     order = batches.order(images, run)[0]
-    watch = exponents.ExponentHistograms(
+    watch = dynamic_range.ExponentHistograms(
         lambda step: (images.train_x[order], images.train_y[order]), options.every
     )
     clock = step_clock.StepClock(backend(run.backend).synchronize)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from mptexp.report.tables import text_tables
-from mptexp.spec import fields
+from mptexp.spec import strict_model
 from mptexp.spec.grid import Sweep
 from mptexp.spec.names import DATASETS, MODELS
 from mptexp.spec.run import Run
@@ -64,7 +64,7 @@ def rows(model: type[BaseModel], without: tuple[str, ...] = ()) -> str:
 
 def _allowed(model: type[BaseModel], name: str) -> str:
     field = model.model_fields[name]
-    return fields.allowed(model, name) + (", null" if field.default is None else "")
+    return strict_model.allowed(model, name) + (", null" if field.default is None else "")
 
 
 def markdown() -> str:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from mptexp.analysis.exponent_range import DynamicRange, Histogram
-from mptexp.training.numerics import exponents
+from mptexp.analysis.out_of_range import DynamicRange, Histogram
+from mptexp.training.numerics import dynamic_range
 
 VALUES = np.exp2(np.random.default_rng(0).normal(-18, 5, 20_000)).astype("float32")
 VALUES[:500] = 0
@@ -11,8 +11,8 @@ VALUES[:500] = 0
 
 def histogram(values):
     """What is kept of values: how many have which exponent."""
-    counts, largest = (np.asarray(part) for part in exponents.histogram(values))
-    return Histogram.read(exponents.as_record(counts, float(largest)))
+    counts, largest = (np.asarray(part) for part in dynamic_range.histogram(values))
+    return Histogram.read(dynamic_range.as_record(counts, float(largest)))
 
 
 def ranges(native=("float16",), gradients=VALUES, activations=VALUES, lost=0.1):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mptexp.analysis import exponent_range, range_advice, short_trainings
-from mptexp.analysis.exponent_range import GRADIENTS, DynamicRange
+from mptexp.analysis import out_of_range, range_advice, short_trainings
+from mptexp.analysis.out_of_range import GRADIENTS, DynamicRange
 from mptexp.spec import params
 from mptexp.spec.grid import Sweep
 from mptexp.spec.number_formats import FORMATS
@@ -104,11 +104,11 @@ def by_need(names: Sequence[str], measured: DynamicRange, policy: str) -> list[s
     which they stay finite. Of layers that lose alike, as all do in bfloat16, the last comes first.
     """
     target = FORMATS[POLICY_ROWS[policy].compute_dtype]
-    scale = exponent_range.scales(measured, target)[1] or 1.0
+    scale = out_of_range.scales(measured, target)[1] or 1.0
 
     def lost(name: str) -> float:
         shares = [
-            exponent_range.shares(histogram, target, scale if kind in GRADIENTS else 1.0)
+            out_of_range.shares(histogram, target, scale if kind in GRADIENTS else 1.0)
             for (kind, layer), histogram in measured.layers.items()
             if layer == name and kind in ("activations", *GRADIENTS)
         ]

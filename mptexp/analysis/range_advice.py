@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mptexp.analysis import exponent_range, short_trainings
-from mptexp.analysis.exponent_range import DynamicRange
+from mptexp.analysis import out_of_range, short_trainings
+from mptexp.analysis.out_of_range import DynamicRange
 from mptexp.analysis.short_trainings import Tried
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.grid import Sweep
@@ -33,9 +33,9 @@ class Advice:
         lost: the largest share of the values of a kind that bfloat16 may flush or not reach.
         not_finite: the kinds of values of which some were infinite or NaN when they were sampled.
         fixed_scales: the smallest and the largest fixed loss scale that flush at most
-            exponent_range.TOLERATED and leave the largest gradient finite by MARGIN; None where no
+            out_of_range.TOLERATED and leave the largest gradient finite by MARGIN; None where no
             scale does both. Whether a training with them succeeds, this does not say.
-        scalable: whether a fixed scale flushes at most exponent_range.TOLERATED and leaves the
+        scalable: whether a fixed scale flushes at most out_of_range.TOLERATED and leaves the
             largest gradient that was sampled finite, with no room for a larger one.
         any_gradient: whether any gradient that was sampled was finite and not zero.
         cpu_isa: the limit on the CPU's instructions under which all this holds.
@@ -132,11 +132,11 @@ def _of_range(measured: DynamicRange) -> Advice:
         scale,
         native,
         too_large,
-        max((exponent_range.lost_at_most(h, wide) for h in kinds.values()), default=0.0),
+        max((out_of_range.lost_at_most(h, wide) for h in kinds.values()), default=0.0),
         not_finite,
         _fixed_scales(measured),
         _scalable(measured),
-        exponent_range.any_gradient(measured),
+        out_of_range.any_gradient(measured),
         str(measured.parameters.get("cpu_isa", "default")),
     )
 
@@ -146,7 +146,7 @@ def _scalable(measured: DynamicRange) -> bool:
 
     None is where they are all zero, or were not finite when they were sampled.
     """
-    least, most = exponent_range.scales(measured)
+    least, most = out_of_range.scales(measured)
     return least is not None and most is not None and least <= most
 
 
@@ -166,7 +166,7 @@ def _too_large(measured: DynamicRange) -> list[str]:
 
 
 def _fixed_scales(measured: DynamicRange) -> tuple[float, float] | None:
-    least, most = exponent_range.scales(measured)
+    least, most = out_of_range.scales(measured)
     if least is None or most is None or least > most / MARGIN:
         return None
     return least, most / MARGIN

@@ -52,7 +52,7 @@ def advise(
             command is at work in it.
         Interrupted, Stopped: as `sweep.execute` does.
     """
-    from mptexp.analysis import exponent_range, range_advice, short_trainings, sweep_tables
+    from mptexp.analysis import out_of_range, range_advice, short_trainings, sweep_tables
     from mptexp.report.answers import dynamic_range
 
     run, notebook = _first(job, only), job.sweep.notebook
@@ -65,7 +65,7 @@ def advise(
         _execute_anew(
             replace(job, sweep=probe, text=text), [range_advice.QUESTION], how, output, lock=False
         )
-        measured = exponent_range.measured(sweep_tables.load(job.directory).records)
+        measured = out_of_range.measured(sweep_tables.load(job.directory).records)
         if not measured:
             return []
         advised = range_advice.advise(measured[0])
@@ -190,12 +190,12 @@ class _Search:
 
     def needed(self) -> "Needed":
         """What the search comes to."""
-        from mptexp.analysis import exponent_range, layer_search, short_trainings
+        from mptexp.analysis import layer_search, out_of_range, short_trainings
 
         records = self._trained(self.job.directory, "float32", [])
         self._check(records, ("ok",))
         float32 = short_trainings.losses(records) or {}
-        (measured,) = exponent_range.measured(records)
+        (measured,) = out_of_range.measured(records)
         names = records[0]["exponents"]["network"]
         order = layer_search.by_need(names, measured, self.policy)
 

@@ -25,9 +25,9 @@ from mptexp.host.terminal import visible
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import yaml_documents
-from mptexp.spec.fields import shown
 from mptexp.spec.given_paths import resolved
 from mptexp.spec.grid import Sweep
+from mptexp.spec.strict_model import shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,9 +26,9 @@ from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS, PREFERRED
-from mptexp.spec.fields import shown
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
+from mptexp.spec.strict_model import shown
 
 if TYPE_CHECKING:
     import pandas as pd

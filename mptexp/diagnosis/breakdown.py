@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.diagnosis.causes import LABELS
-from mptexp.traces import kernels
+from mptexp.traces import kernel_names
 from mptexp.traces.operations import IN_LOOP, ON_HOST, PYTHON, TO_DEVICE, Trace
 
 MATRIX = re.compile(
@@ -114,7 +114,7 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
     """
     if state != "op":
         return state
-    by_kernel = kernels.work(kernel)
+    by_kernel = kernel_names.work(kernel)
     # Gradients are reduced within the optimizer's scope, metrics within the loss's.
     if by_kernel == "communication" or BETWEEN_DEVICES.match(op):
         return "communication"
@@ -162,7 +162,7 @@ def multiplies(op: str, kernel: str) -> bool:
     """
     if _in_16_bits(op, kernel):
         return False
-    by_kernel = kernels.work(kernel)
+    by_kernel = kernel_names.work(kernel)
     by_op = not by_kernel and MATRIX.search(op) and not CASTS.search(op)
     return by_kernel == "matrix" or bool(by_op)
 

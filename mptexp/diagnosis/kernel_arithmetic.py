@@ -1,7 +1,7 @@
 """Which arithmetic the kernels of a traced step used, and whether they ran on Tensor Cores.
 
-On a GPU from the kernels' names (`mptexp.traces.kernels`), on a CPU from what oneDNN said of its
-primitives.
+On a GPU from the kernels' names (`mptexp.traces.kernel_names`), on a CPU from what oneDNN said of
+its primitives.
 """
 
 import re
@@ -12,7 +12,7 @@ import pandas as pd
 
 from mptexp.diagnosis import breakdown
 from mptexp.host import devices
-from mptexp.traces import kernels
+from mptexp.traces import kernel_names
 from mptexp.traces.operations import ON_HOST
 
 # Kernels that multiply by vectors, for which Tensor Cores have no use.
@@ -33,7 +33,7 @@ def table(record: Mapping[str, Any]) -> pd.DataFrame:
 def of_table(rows: pd.DataFrame) -> pd.DataFrame:
     """The same of what `breakdown.rows` or `breakdown.of_trace` gives."""
     rows = rows[(rows.kernel != "") & (rows.kernel != ON_HOST)]
-    classes = [kernels.kernel(name) for name in rows.kernel]
+    classes = [kernel_names.kernel(name) for name in rows.kernel]
     words = {True: "yes", False: "no", None: "unknown"}
     rows = rows.assign(
         arithmetic=[c.arithmetic for c in classes],

@@ -13,7 +13,7 @@ from mptexp.execution import max_batch
 from mptexp.host.devices import is_here, local_device, local_devices
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import dataset_paths, fields, yaml_documents
+from mptexp.spec import dataset_paths, strict_model, yaml_documents
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
@@ -178,7 +178,7 @@ def _canonical(name: str, given: str) -> str:
     if name == "gpu_model" and given == "local":
         return local_device()
     try:
-        value = fields.valid(Run, name, yaml_documents.plain(yaml_documents.word(given)))
+        value = strict_model.valid(Run, name, yaml_documents.plain(yaml_documents.word(given)))
     except (YAMLError, ValueError):
         value = given
     return _comparable(name, value)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.errors import ParamsError
-from mptexp.spec.fields import shown
+from mptexp.spec.strict_model import shown
 
 WITHIN = ("runs", "0" * 12, ".record.json.0000000")  # the longest that a sweep's directory holds
 

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from mptexp.spec import cell_html, dataset_paths, run_order, yaml_documents
-from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
+from mptexp.spec.strict_model import StrictModel
 
 # Keys of a params file that change its report alone.
 REPORT_KEYS = ("equivalence_margin", "target_accuracy", "price_per_hour")

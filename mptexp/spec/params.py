@@ -13,7 +13,7 @@ from ruamel.yaml.error import YAMLError
 from mptexp.errors import ParamsError
 from mptexp.host import files, project
 from mptexp.host.devices import local_devices, same_model
-from mptexp.spec import dataset_paths, feasible, fields, yaml_documents
+from mptexp.spec import dataset_paths, feasible, strict_model, yaml_documents
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
@@ -154,7 +154,7 @@ def _override(document: Any, name: str, value: Any, faults: _Faults) -> None:
     if name in Sweep.model_fields:
         document[name] = value
     elif name not in Run.model_fields:
-        faults.add((name,), fields.unknown(name, [*Run.model_fields, *Sweep.model_fields]))
+        faults.add((name,), strict_model.unknown(name, [*Run.model_fields, *Sweep.model_fields]))
     else:
         _override_parameter(document, name, value)
 
@@ -228,7 +228,7 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
     plain = yaml_documents.plain(document)
     for name in plain:
         if name not in Sweep.model_fields:
-            faults.add((name,), fields.unknown(name, list(Sweep.model_fields)))
+            faults.add((name,), strict_model.unknown(name, list(Sweep.model_fields)))
     faults.raise_if_any()
     for name, value in plain.items():
         _check(Sweep, name, value, (name,), faults)
@@ -263,12 +263,12 @@ def _assignments(plain: Mapping[str, Any]) -> Iterator[tuple[Where, str, Any]]:
 
 def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> None:
     if name not in Run.model_fields:
-        faults.add(where, fields.unknown(str(name), list(Run.model_fields)))
+        faults.add(where, strict_model.unknown(str(name), list(Run.model_fields)))
     elif name == "block":
         faults.add(where, "block cannot be set; blocks come from repeats")
     elif where == ("matrix", name):
         faults.add(
-            where, f"the axis {name} is empty; allowed: a list of {fields.allowed(Run, name)}"
+            where, f"the axis {name} is empty; allowed: a list of {strict_model.allowed(Run, name)}"
         )
     else:
         _check(Run, name, value, where, faults)
@@ -276,7 +276,7 @@ def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> No
 
 def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: _Faults) -> None:
     """Adds a fault unless `value` is allowed for the field `name` of `model`."""
-    refusal = fields.fault(model, name, value)
+    refusal = strict_model.fault(model, name, value)
     if refusal:
         inner, message = refusal
         faults.add((*where, *inner), message)
@@ -300,7 +300,7 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
         first = indices.setdefault(run.model_dump_json(), index)
         if first != index:
             named = {*sweep.matrix}.union(*sweep.include) or point
-            shown = ", ".join(f"{n}: {fields.shown(point[n])}" for n in point if n in named)
+            shown = ", ".join(f"{n}: {strict_model.shown(point[n])}" for n in point if n in named)
             section = "include" if included >= 0 else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
 

@@ -17,7 +17,6 @@ from mptexp.errors import ParamsError
 from mptexp.host.devices import CPU_ISAS, local_device
 from mptexp.spec import cell_html, dataset_paths, tasks
 from mptexp.spec.backends import BackendName
-from mptexp.spec.fields import StrictModel
 from mptexp.spec.names import (
     HAVE,
     LEAST_SIDE,
@@ -32,6 +31,7 @@ from mptexp.spec.names import (
     known_weight_format,
 )
 from mptexp.spec.policies import POLICY_ROWS, PolicyName
+from mptexp.spec.strict_model import StrictModel
 
 CpuIsa = Literal["default", *CPU_ISAS]
 LEAST_STEPS = 7  # fewer leave the step clock no window after its warm-up

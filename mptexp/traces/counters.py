@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mptexp.traces import kernels
+from mptexp.traces import kernel_names
 from mptexp.traces.operations import Counters
 
 LETTERS = {"float32": "f", "float16": "h", "float64": "d"}
@@ -44,7 +44,7 @@ def compared(counted: Iterable[tuple[str, Mapping[str, float]]]) -> Counters | N
 
 def _against(name: str, counts: Mapping[str, float]) -> str:
     """Why a kernel's counters say otherwise than its name; empty where they agree."""
-    kernel, matrix = kernels.kernel(name), kernels.work(name) == "matrix"
+    kernel, matrix = kernel_names.kernel(name), kernel_names.work(name) == "matrix"
     fused = sum(n for metric, n in counts.items() if "fma_pred" in metric)
     other = sum(n for metric, n in counts.items() if "add_pred" in metric or "mul_pred" in metric)
     tensor = [n for metric, n in counts.items() if "pipe_tensor" in metric]

@@ -12,7 +12,7 @@ from typing import Any
 from mptexp.errors import ParamsError
 from mptexp.traces import (
     counters,
-    kernels,
+    kernel_names,
     operations,
     step_bounds,
     steps_from_host,
@@ -186,7 +186,7 @@ def _main_stream(events: Iterable[Event]) -> Any:
     """The stream whose kernels take longest: what others copy ahead is of another step."""
     took: Counter[Any] = Counter()
     for event in events:
-        if kernels.work(event.name) != "communication":
+        if kernel_names.work(event.name) != "communication":
             took[event.thread] += _work_s([event])
     return max(took, key=lambda stream: took[stream], default=None)
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mptexp.errors import ParamsError
-from mptexp.traces import kernels
+from mptexp.traces import kernel_names
 from mptexp.traces.step_bounds import Interval, Steps
 
 LONGEST_S = 7200.0  # of a step; no profiler records for so long
@@ -277,7 +277,7 @@ def _without_weights(spans: Sequence[Span], waits: Sequence[Span], steps: Steps)
     before the first product of a step, or of a micro-batch in it; after the last one it may be the
     next.
     """
-    products = sorted(s for s in spans if kernels.work(s.operation.kernel) == "matrix")
+    products = sorted(s for s in spans if kernel_names.work(s.operation.kernel) == "matrix")
     instants = [product.start for product in products]
     (begin, end), number = steps.between, len(steps.intervals)
     sent = [s for s in spans if begin <= s.start < end and _may_be_batch(s.operation)]
@@ -388,7 +388,7 @@ def elsewhere(gpus: Mapping[str, Iterable[Any]], explained: str) -> Iterator[Spa
         explained: the name of the one that is no other.
     """
     for event in (event for name, ran in gpus.items() if name != explained for event in ran):
-        if not COPY.search(event.name) and kernels.work(event.name) != "communication":
+        if not COPY.search(event.name) and kernel_names.work(event.name) != "communication":
             yield Span(event.start, event.end, Operation("another GPU"))
 
 
@@ -525,7 +525,7 @@ def _calls_python(op: str) -> bool:
 
 
 def _communicates(operation: Operation) -> bool:
-    return operation.state == "op" and kernels.work(operation.kernel) == "communication"
+    return operation.state == "op" and kernel_names.work(operation.kernel) == "communication"
 
 
 def _resolved(operation: Operation) -> Operation:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from mptexp.traces import kernels, operations, step_bounds
+from mptexp.traces import kernel_names, operations, step_bounds
 from mptexp.traces.launching_layers import (
     BACKWARD,
     GRAPH_LAUNCH,
@@ -257,7 +257,7 @@ def updates(events: Sequence[Event], ran: Iterable[Event], found: Steps) -> Sequ
             stepped[event.name][n] += 1
     passes = (e for e in events if e.kind == "op" and BACKWARD.search(e.name))
     trained = any(number(event.start) is not None for event in passes)
-    if not stepped and (not trained or any(kernels.work(e.name) == "optimizer" for e in ran)):
+    if not stepped and (not trained or any(kernel_names.work(e.name) == "optimizer" for e in ran)):
         return None
     most = max(stepped.values(), key=Counter.total, default=Counter())
     return [most[n] for n in range(len(found.on_host or found.intervals))]
@@ -291,7 +291,7 @@ def trains(
     begin, end = found.launched if marked else (-math.inf, math.inf)
     first, last = found.between if marked else (-math.inf, math.inf)
     on_device = {event.name for event in ran if first <= event.start < last}
-    if any(kernels.work(name) == "optimizer" for name in on_device):
+    if any(kernel_names.work(name) == "optimizer" for name in on_device):
         return True
     names: dict[str, set[str]] = defaultdict(set)
     for event in events:
@@ -309,7 +309,7 @@ def of_training(kernel: Event, host: Host) -> bool:
     Of a gradient's name only where no forward operation launched it: a transposed convolution is
     computed as the gradient of a convolution, in an inference too.
     """
-    if kernels.work(kernel.name) == "optimizer":
+    if kernel_names.work(kernel.name) == "optimizer":
         return True
     return bool(GRADIENT.search(kernel.name)) and not host.forward(kernel)
 

@@ -32,7 +32,7 @@ from mptexp.training.data.datasets import Images
 from mptexp.training.effective_settings import effective
 from mptexp.training.layers import resident
 from mptexp.training.measure import profiler, sensors, step_clock, work
-from mptexp.training.numerics import divergence, emulation, exponents
+from mptexp.training.numerics import divergence, dynamic_range, emulation
 from mptexp.training.outcome import Outcome
 from mptexp.training.validated_examples import validated
 
@@ -89,7 +89,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     effective(trained, run, device, trainer.settings())
     products = effective_arithmetic.of_step(run, trained, trainer.products())
     before = {"initial_weights": initial_weights, **products}
-    scales, histograms = exponents.ScaleTrace(trainer.scale), replay.histograms(run, images)
+    scales, histograms = dynamic_range.ScaleTrace(trainer.scale), replay.histograms(run, images)
     watchers = [scales, *([histograms] if histograms else [])]
     clock = _clock(run, steps, trainer.synchronize, watchers)
     profile: dict[str, Any] = {}
@@ -120,7 +120,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         work=work.with_float64(outcome.work, run, outcome.card, profile),
         trace=trace,
         validated={} if outcome.diverged_epoch else validated(run, trainer.predicted, images),
-        loss_scales=exponents.changes(scales.samples),
+        loss_scales=dynamic_range.changes(scales.samples),
         exponents=seen,
         broken_layer=divergence.broken(trained),
     )

@@ -33,7 +33,7 @@ class Outcome:
         work: arithmetic and bytes of a step, and the device's measured peaks (see work.of_step).
         profile: where the time of traced steps went (see profiler.captured).
         trace: the trace itself, compressed, where it was not read.
-        loss_scales: the dynamic loss scale wherever it changed (see exponents.changes).
+        loss_scales: the dynamic loss scale wherever it changed (see dynamic_range.changes).
         exponents: see ExponentHistograms.record.
         broken_layer: the first with weights that were not finite after the training; else empty.
         diverged: where the first tensor was that was not finite (see replay.first_not_finite).

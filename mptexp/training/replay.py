@@ -9,7 +9,7 @@ import numpy as np
 from mptexp.spec.run import Run
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
-from mptexp.training.numerics import divergence, exponents
+from mptexp.training.numerics import divergence, dynamic_range
 
 ELSEWHERE = (
     "in which step, is looked for with one replica, input_mode pipeline and frontend keras alone"
@@ -18,12 +18,12 @@ ELSEWHERE = (
 NOT_KNOWN = "in which step, is not known: to train it again step by step raised {}"
 
 
-def histograms(run: Run, images: Images) -> exponents.ExponentHistograms | None:
+def histograms(run: Run, images: Images) -> dynamic_range.ExponentHistograms | None:
     """Looks at the exponents of the very batches that are trained on; None where none are asked."""
     if not run.exponents_every:
         return None
     order = batches.order(images, run)
-    return exponents.ExponentHistograms(
+    return dynamic_range.ExponentHistograms(
         lambda step: batch(run, images, order[step % len(order)]), run.exponents_every
     )
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from mptexp.errors import ParamsError
 from mptexp.records import interference, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import fields, given_paths, yaml_documents
+from mptexp.spec import given_paths, strict_model, yaml_documents
 from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
 from mptexp.spec.policies import POLICY_ROWS, without_kernels
 from mptexp.spec.run import LEAST_STEPS, Run
@@ -111,7 +111,7 @@ class StepTimer:
         if synchronize is not None:
             _refuse_arguments(synchronize)
         size = None if batch_size is None else yaml_documents.native(batch_size)
-        if size is not None and (wrong := fields.fault(Run, "batch_size", size)):
+        if size is not None and (wrong := strict_model.fault(Run, "batch_size", size)):
             raise ParamsError(wrong[1])
         self._synchronize, self._batch_size, self._policy = synchronize, size, policy
         self._said = backend or ""

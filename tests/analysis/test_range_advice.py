@@ -9,7 +9,7 @@ from builders import written_sweep
 from histograms import VALUES, histogram, ranges
 from support import mptexp
 
-from mptexp.analysis import exponent_range, range_advice, sweep_tables
+from mptexp.analysis import out_of_range, range_advice, sweep_tables
 from mptexp.analysis.short_trainings import Tried
 from mptexp.api import advising, commands
 from mptexp.errors import ParamsError
@@ -47,7 +47,7 @@ def test_activations_that_are_too_large_forbid_float16():
 
 def test_a_fixed_scale_is_named_where_one_does():
     narrow = np.exp2(np.random.default_rng(0).normal(-20, 2, 20_000)).astype("float32")
-    least, most = exponent_range.scales(ranges(gradients=narrow))
+    least, most = out_of_range.scales(ranges(gradients=narrow))
     advised = range_advice.advise(ranges(gradients=narrow))
     assert advised.fixed_scales == (least, most / 2)
     (reason,) = dynamic_range.reasons(advised)
@@ -79,7 +79,7 @@ def test_advise_probes_the_first_point_and_says_why(tmp_path):
     assert record["parameters"]["batch_size"] == 64
     assert [s["step"] for s in record["exponents"]["samples"]] == [0, 8, 16, 24, 32]
     assert all("swallowed" in s for s in record["exponents"]["samples"])
-    (found,) = exponent_range.measured([record])
+    (found,) = out_of_range.measured([record])
     sentence, *_ = dynamic_range.answer(found)
     assert sentence in done.stdout
     page = re.sub("</?abbr[^>]*>", "", place.index.read_text())  # terms are explained within words

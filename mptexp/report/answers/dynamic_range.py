@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mptexp.analysis import exponent_range, range_advice
-from mptexp.analysis.exponent_range import GRADIENTS, KINDS, DynamicRange
+from mptexp.analysis import out_of_range, range_advice
+from mptexp.analysis.out_of_range import GRADIENTS, KINDS, DynamicRange
 from mptexp.analysis.range_advice import Advice
 from mptexp.analysis.short_trainings import NATS, SHARE, Tried
 from mptexp.report.text import column_formats, wording
@@ -39,7 +39,7 @@ OF_TRIAL = (
 
 def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
     """What sets one apart from the others: model, data set, batch size, and what else differs."""
-    own, free = measured.parameters, {*exponent_range.FREE, "model", "dataset", "batch_size"}
+    own, free = measured.parameters, {*out_of_range.FREE, "model", "dataset", "batch_size"}
     names = [n for n in own if n not in free and len({str(m.parameters[n]) for m in among}) > 1]
     words = [own["model"], own["dataset"], f"batch size {own['batch_size']}"]
     return ", ".join([*words, *(f"{n} {own[n]}" for n in names)])
@@ -149,7 +149,7 @@ def _lost(most: float) -> str:
 
 def _needs(most: float) -> str:
     """Whether bfloat16 does without a loss scale, which follows only where it loses few values."""
-    if most > exponent_range.TOLERATED:
+    if most > out_of_range.TOLERATED:
         return "; whether it trains without a loss scale, range alone does not say"
     return ", so no loss scale is needed"
 
@@ -199,7 +199,7 @@ def sentences(measured: DynamicRange) -> list[str]:
     """What float16 and bfloat16 lose of the gradients, which scales help, and of the updates."""
     made = []
     for kind in [k for k in GRADIENTS if k in measured.kinds]:
-        lost = exponent_range.shares(measured.kinds[kind], FORMATS["float16"])
+        lost = out_of_range.shares(measured.kinds[kind], FORMATS["float16"])
         made.append(
             f"Of the {KINDS[kind]}, {share(lost['zeros'])} are zero already; float16 would flush "
             f"{share(lost['flushed'])} more to zero without a loss scale, and "
@@ -209,7 +209,7 @@ def sentences(measured: DynamicRange) -> list[str]:
     lost_updates = [f"{share(n)} in {name}" for name, n in measured.lost_updates.items()]
     if lost_updates:
         made.append(
-            f"{share(exponent_range.small_updates(measured))} of the updates that are not zero are "
+            f"{share(out_of_range.small_updates(measured))} of the updates that are not zero are "
             "smaller than 2⁻¹¹ of their weight. Without float32 master weights, rounding to "
             f"nearest would lose {' and '.join(lost_updates)} of them."
         )
@@ -218,10 +218,10 @@ def sentences(measured: DynamicRange) -> list[str]:
 
 def _scales(measured: DynamicRange) -> str:
     """Which loss scales float16 needs and bears."""
-    least, most = exponent_range.scales(measured)
-    if exponent_range.overflowed(measured) and measured.policy == "float32":
+    least, most = out_of_range.scales(measured)
+    if out_of_range.overflowed(measured) and measured.policy == "float32":
         return "Some gradients were not finite in float32 itself: no loss scale cures that."
-    if exponent_range.overflowed(measured):
+    if out_of_range.overflowed(measured):
         return (
             f"Some gradients overflowed in {measured.policy} while they were sampled: how large "
             "they are, and which loss scale they bear, is not known. Sample float32 to know it."
@@ -244,11 +244,11 @@ def _scales(measured: DynamicRange) -> str:
 
 
 def rows(measured: DynamicRange) -> pd.DataFrame:
-    """The table of exponent_range as text, a row per kind of values and format.
+    """The table of out_of_range as text, a row per kind of values and format.
 
     At the smallest sufficient scale also what is flushed and too large with it.
     """
-    table = exponent_range.table(measured)
+    table = out_of_range.table(measured)
     plain, scaled = table[table.scale == 1], table[table.scale > 1].set_index(["kind", "format"])
     keys = list(zip(plain.kind, plain.format, strict=True))
     known = {key: scaled.loc[key] for key in keys if key in scaled.index}

@@ -10,7 +10,7 @@ from mptexp.diagnosis import ablations
 from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.causes import CAUSES
 from mptexp.diagnosis.foreign_traces import FEWER_BITS, MOST, SENT_IN_16_BITS, Recording
-from mptexp.traces import kernels
+from mptexp.traces import kernel_names
 from mptexp.traces.operations import CAPABILITY, Trace
 
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
@@ -55,7 +55,7 @@ class Done(NamedTuple):
         shows: finds it in the name of an operation or a kernel.
         concerns: the cause whose work it would be done to.
         least: of that work's time, so much shows it where it is done.
-        works: what kernels that show it do, of `kernels.WORK`.
+        works: what kernels that show it do, of `kernel_names.WORK`.
         tells: is in the name of a kernel of that work from which it could be seen.
     """
 
@@ -158,7 +158,7 @@ def _useless(recording: Recording) -> list[str]:
 
 def _is_done(done: Done, rows: pd.DataFrame) -> bool:
     """Whether enough of the work that something could be done to shows it, by time."""
-    shows = _named(rows, done.shows) | rows.kernel.map(kernels.work).isin(done.works)
+    shows = _named(rows, done.shows) | rows.kernel.map(kernel_names.work).isin(done.works)
     concerned = shows | ((rows.cause == done.concerns) & _named(rows, done.tells))
     return bool(rows.seconds[shows].sum() > done.least * rows.seconds[concerned].sum())
 

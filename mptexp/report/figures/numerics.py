@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.analysis import exponent_range, loss_scale
-from mptexp.analysis.exponent_range import DynamicRange, Histogram
+from mptexp.analysis import loss_scale, out_of_range
+from mptexp.analysis.out_of_range import DynamicRange, Histogram
 from mptexp.report.answers import loss_scales
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
@@ -37,13 +37,13 @@ ENDS = (math.log2(HALF.flushed_below), math.log2(HALF.smallest_normal), 16)
 def exponents_by_kind(ranges: DynamicRange) -> Figure:
     """Share of the values of each kind that are not zero by exponent; float16's range is marked."""
     figure, (axis,) = style.new(3.6)
-    exponents = np.arange(exponent_range.LOWEST, exponent_range.LOWEST + exponent_range.BINS)
+    exponents = np.arange(out_of_range.LOWEST, out_of_range.LOWEST + out_of_range.BINS)
     kinds = [kind for kind in KIND_COLOURS if ranges.counted(kind)]
     for kind in kinds:
         counts = ranges.kinds[kind].counts
-        look = {"color": KIND_COLOURS[kind], "label": exponent_range.KINDS[kind], "linewidth": 1.8}
+        look = {"color": KIND_COLOURS[kind], "label": out_of_range.KINDS[kind], "linewidth": 1.8}
         axis.plot(exponents + 0.5, counts / counts.sum() * 100, drawstyle="steps-mid", **look)
-    filled = np.flatnonzero(sum(ranges.kinds[k].counts for k in kinds)) + exponent_range.LOWEST
+    filled = np.flatnonzero(sum(ranges.kinds[k].counts for k in kinds)) + out_of_range.LOWEST
     _mark_range(axis)
     axis.set_xlim(max(filled.min(), -60) - 1, max(filled.max(), 16) + 2)
     axis.set(xlabel="exponent: values from 2^k to 2^(k+1)", ylabel="% of those not zero", ylim=0)
@@ -65,10 +65,10 @@ def _mark_range(axis: Axes) -> None:
 
 
 def _caption_kinds(ranges: DynamicRange) -> str:
-    kinds = [kind for kind in exponent_range.GRADIENTS if kind in ranges.kinds]
+    kinds = [kind for kind in out_of_range.GRADIENTS if kind in ranges.kinds]
     parts = [
-        f"{wording.share(exponent_range.flushed(ranges.kinds[kind], HALF))} of the "
-        f"{exponent_range.KINDS[kind]}"
+        f"{wording.share(out_of_range.flushed(ranges.kinds[kind], HALF))} of the "
+        f"{out_of_range.KINDS[kind]}"
         for kind in kinds
     ]
     runs = f"each of {ranges.runs} runs" if ranges.runs > 1 else "one run"
@@ -87,7 +87,7 @@ def exponents_by_layer(ranges: DynamicRange) -> Figure:
     filled = np.flatnonzero(grid.sum(axis=0))
     first, last = filled[0], filled[-1] + 1
     figure, (axis,) = style.new(1.3 + 0.24 * len(names))
-    ends = (first + exponent_range.LOWEST, last + exponent_range.LOWEST, len(names) - 0.5, -0.5)
+    ends = (first + out_of_range.LOWEST, last + out_of_range.LOWEST, len(names) - 0.5, -0.5)
     shown = np.ma.masked_equal(grid[:, first:last], 0)
     drawn = axis.imshow(shown, aspect="auto", extent=ends, cmap="viridis", interpolation="none")
     for exponent in ENDS[:2]:
@@ -118,7 +118,7 @@ def _drawn_layers(ranges: DynamicRange) -> list[str]:
 def _flushed(ranges: DynamicRange) -> dict[str, float]:
     """The share of each layer's gradients that float16 would flush, of those that are not zero."""
     return {
-        name: exponent_range.flushed(h, HALF) * h.total / h.counts.sum()
+        name: out_of_range.flushed(h, HALF) * h.total / h.counts.sum()
         for name, h in _gradients_by_layer(ranges).items()
     }
 
@@ -146,7 +146,7 @@ def _caption_layers(ranges: DynamicRange) -> str:
 
 def _trainings(sweep: MeasuredSweep) -> dict[str, DynamicRange]:
     """Those with values that are not zero, of any kind that is drawn."""
-    ranges = enumerate(exponent_range.measured(sweep.tables.records), 1)
+    ranges = enumerate(out_of_range.measured(sweep.tables.records), 1)
     return {str(number): one for number, one in ranges if any(map(one.counted, KIND_COLOURS))}
 
 

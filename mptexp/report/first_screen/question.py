@@ -12,7 +12,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
 from mptexp.report.first_screen import (
     accuracies,
-    exponents,
+    dynamic_range,
     formats,
     frameworks,
     instruction_sets,
@@ -41,6 +41,6 @@ SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
     integer_weights.of_quantized,
     accuracies.of_epochs,
     policy_speed.of,
-    exponents.of,
+    dynamic_range.of,
     accuracies.of,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mptexp.analysis import exponent_range, loss_scale
+from mptexp.analysis import loss_scale, out_of_range
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.host import files
 from mptexp.records import store
@@ -202,7 +202,7 @@ def _tables(sweep: MeasuredSweep) -> list[str]:
         *(table for verdict in sweep.verdicts for table in why.tables(verdict).values()),
         *(part.rows for sections in parts for part in sections(tables)),
         *(loss_scales.text(own) for _, own in scales),
-        *(dynamic_range.rows(one) for one in exponent_range.measured(tables.records)),
+        *(dynamic_range.rows(one) for one in out_of_range.measured(tables.records)),
     ]
     made = [text_tables.plain_table(table) for table in rows if not table.empty]
     if not tables.ok.empty:

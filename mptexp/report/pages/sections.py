@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 from IPython import display
 
-from mptexp.analysis import accuracy, exponent_range, loss_scale, range_advice
+from mptexp.analysis import accuracy, loss_scale, out_of_range, range_advice
 from mptexp.report.answers import (
     caveats,
     comparisons,
@@ -151,7 +151,7 @@ def show_low_precision(sweep: MeasuredSweep) -> None:
 
 def show_dynamic_range(sweep: MeasuredSweep) -> None:
     """Where the values of each training lie, and what 16 bits lose of them."""
-    trainings = exponent_range.measured(sweep.tables.records)
+    trainings = out_of_range.measured(sweep.tables.records)
     for number, training in enumerate(trainings, 1):
         # What a sweep measured of loss scales goes before what range alone would advise.
         known = loss_scales.of_training(sweep.tables, training.parameters)

@@ -15,7 +15,7 @@ from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.frontends import Scale
 from mptexp.training.measure.step_clock import StepClock
-from mptexp.training.numerics import exponents
+from mptexp.training.numerics import dynamic_range
 
 
 class KerasFit:
@@ -37,7 +37,7 @@ class KerasFit:
         return effective_arithmetic.products(self.run, self.model)
 
     def scale(self, model: keras.Model) -> Scale | None:
-        return exponents.scale_of(model)
+        return dynamic_range.scale_of(model)
 
     def synchronize(self, model: keras.Model) -> None:
         backend(self.run.backend).synchronize(model)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from builders import published
 
-from mptexp.analysis import exponent_range
-from mptexp.analysis.exponent_range import DynamicRange
+from mptexp.analysis import out_of_range
+from mptexp.analysis.out_of_range import DynamicRange
 from mptexp.report.figures import all_figures, numerics
 
 
@@ -54,13 +54,11 @@ def test_the_dynamic_scale_is_named_as_a_power_of_two(figures):
 
 def test_of_many_layers_the_worst_is_drawn_and_the_rest_is_counted():
     # "layer_43 has most that would be flushed", which was not among the 30 rows.
-    usual, small = np.zeros(exponent_range.BINS, np.int64), np.zeros(exponent_range.BINS, np.int64)
-    usual[-10 - exponent_range.LOWEST] = 100
-    small[-40 - exponent_range.LOWEST] = 100
+    usual, small = np.zeros(out_of_range.BINS, np.int64), np.zeros(out_of_range.BINS, np.int64)
+    usual[-10 - out_of_range.LOWEST] = 100
+    small[-40 - out_of_range.LOWEST] = 100
     layers = {
-        ("activation_gradients", f"layer_{k}"): exponent_range.Histogram(
-            small if k == 43 else usual
-        )
+        ("activation_gradients", f"layer_{k}"): out_of_range.Histogram(small if k == 43 else usual)
         for k in range(45)
     }
     ranges = DynamicRange({}, "float32", 1, {}, layers, {}, 1, {})

@@ -1,4 +1,4 @@
-"""On TensorFlow here; test_exponents.py takes the same probe to every backend."""
+"""On TensorFlow here; test_dynamic_range.py takes the same probe to every backend."""
 
 import os
 import subprocess

@@ -8,13 +8,13 @@ import pytest
 from forked import python
 
 from mptexp.errors import ParamsError
-from mptexp.training.numerics import exponents
+from mptexp.training.numerics import dynamic_range
 
 PROGRAM = """
 import json, math, sys
 import keras, numpy as np
 from keras import layers, ops
-from mptexp.training.numerics import divergence, exponents, gradients
+from mptexp.training.numerics import divergence, dynamic_range, gradients
 
 x = np.random.default_rng(0).normal(size=(64, 6)).astype("float32")
 y = np.random.default_rng(1).integers(0, 3, 64)
@@ -35,7 +35,7 @@ def fitted(optimizer="adam", callbacks=(), factor=1):
     return model
 
 batch = lambda step: (x[:16], y[:16])
-watch = exponents.ExponentHistograms(batch, every=3)
+watch = dynamic_range.ExponentHistograms(batch, every=3)
 alone, watched = fitted(), fitted(callbacks=[watch])
 same = all(np.array_equal(a, b) for a, b in zip(alone.get_weights(), watched.get_weights()))
 
@@ -47,7 +47,7 @@ logits, out = model.layers[-2].name, told["activations", model.layers[-1].name]
 off = told["activation_gradients", logits] - (out - np.eye(3)[y[:16]]) / 16 * 8
 
 # A dynamic scale that is far too large, and the count of what it skipped.
-scales = exponents.ScaleTrace(exponents.scale_of)
+scales = dynamic_range.ScaleTrace(dynamic_range.scale_of)
 optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**127)
 class Watch(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
@@ -140,8 +140,8 @@ def test_the_first_tensor_that_is_not_finite_is_found(said):
 
 def test_a_histogram_counts_every_float():
     x = np.array([0.0, -0.0, 1.0, -1.5, 2.0, 65504, 2.0**-24, 1e-40, np.inf, np.nan], "float32")
-    counts, largest = (np.asarray(part) for part in exponents.histogram(x.reshape(2, 5)))
-    told = exponents.as_record(counts, float(largest))
+    counts, largest = (np.asarray(part) for part in dynamic_range.histogram(x.reshape(2, 5)))
+    told = dynamic_range.as_record(counts, float(largest))
     assert told["zeros"] == 2
     assert told["not_finite"] == 2
     assert told["largest"] == 65504
@@ -152,20 +152,20 @@ def test_a_histogram_counts_every_float():
 def test_lost_updates_are_those_that_leave_a_weight_as_it_is():
     weight = np.array([1.0, 1.0, 1.0, 1.0], "float32")
     update = np.array([2.0**-12, 2.0**-10, 0.0, 2.0**-8], "float32")
-    (_, _, lost), *_ = exponents._changes([weight], [weight + update])
+    (_, _, lost), *_ = dynamic_range._changes([weight], [weight + update])
     assert np.asarray(lost).tolist() == [1, 3]  # half a unit in the last place: 2^-11, 2^-8
 
 
 def test_a_trace_keeps_its_changes():
     seen = [{"step": i, "loss_scale": s, "skipped": 0} for i, s in enumerate([8, 8, 8, 4, 4])]
-    assert [s["step"] for s in exponents.changes(seen)] == [0, 3, 4]
+    assert [s["step"] for s in dynamic_range.changes(seen)] == [0, 3, 4]
 
 
 def test_what_is_no_batch_or_no_number_of_steps_is_a_sentence():
     with pytest.raises(ParamsError, match="every: 0; allowed: 1 or more"):
-        exponents.ExponentHistograms(lambda step: None, every=0)
+        dynamic_range.ExponentHistograms(lambda step: None, every=0)
     x, y = np.zeros((4, 2)), np.zeros(4)
-    watch = exponents.ExponentHistograms(lambda step: (x, y, np.ones(4)))
+    watch = dynamic_range.ExponentHistograms(lambda step: (x, y, np.ones(4)))
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     model.build((4, 2))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from mptexp.analysis import exponent_range, range_advice
+from mptexp.analysis import out_of_range, range_advice
 from mptexp.analysis.range_advice import Advice
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import dynamic_range
@@ -12,7 +12,7 @@ from mptexp.report.text import wording
 
 def of(tables: Tables) -> Iterator[Subject]:
     """What histograms of exponents advise, where no policies are compared; of each training."""
-    trainings = exponent_range.measured(tables.records)
+    trainings = out_of_range.measured(tables.records)
     if not trainings:
         return
     names = [dynamic_range.title(training, trainings) for training in trainings]

@@ -4,7 +4,7 @@ import pytest
 from support import PROJECT
 
 from mptexp.diagnosis import breakdown
-from mptexp.traces import kernels
+from mptexp.traces import kernel_names
 
 # Recorded in public traces of TensorFlow, JAX, PyTorch, TensorRT and cuDNN: a kernel's name, the
 # operation (of XLA the instruction) that it was launched for, and what it is.
@@ -199,18 +199,18 @@ DOES = [
 
 @pytest.mark.parametrize(("name", "does", "arithmetic", "tensor_cores"), DOES)
 def test_a_kernels_name_tells_what_it_does(name, does, arithmetic, tensor_cores):
-    assert kernels.work(name) == does
-    assert kernels.kernel(name) == (arithmetic, tensor_cores)
+    assert kernel_names.work(name) == does
+    assert kernel_names.kernel(name) == (arithmetic, tensor_cores)
 
 
 @pytest.mark.parametrize(("name", "arithmetic", "tensor_cores"), NAMES)
 def test_a_kernels_name_tells_its_arithmetic(name, arithmetic, tensor_cores):
-    assert kernels.kernel(name) == (arithmetic, tensor_cores)
+    assert kernel_names.kernel(name) == (arithmetic, tensor_cores)
 
 
 @pytest.mark.parametrize("row", RECORDED, ids=lambda row: row["kernel"][:60])
 def test_a_recorded_kernel_is_what_it_is(row):
-    known = kernels.kernel(row["kernel"])
+    known = kernel_names.kernel(row["kernel"])
     assert known.arithmetic == row["arithmetic"]
     assert known.tensor_cores == {"yes": True, "no": False, "unknown": None}[row["tensor_cores"]]
     assert breakdown.cause("op", "other", row["operation"], row["kernel"]) == row["cause"]
@@ -235,10 +235,10 @@ def test_the_recorded_kernels_are_of_every_kind():
     ],
 )
 def test_what_inductor_generates_is_named_after_all_around_it(name, work):
-    assert kernels.work(name) == work
+    assert kernel_names.work(name) == work
 
 
 @pytest.mark.parametrize("name", ["bmm_kernel", "bmm_fwd_kernel_0d1d2d"])
 def test_a_kernel_of_somebody_s_own_is_not_said_to_run_on_tensor_cores(name):
-    assert kernels.work(name) == "matrix"
-    assert kernels.kernel(name) == kernels.UNKNOWN
+    assert kernel_names.work(name) == "matrix"
+    assert kernel_names.kernel(name) == kernel_names.UNKNOWN
