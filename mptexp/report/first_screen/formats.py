@@ -83,9 +83,14 @@ def of(tables: Tables) -> Iterator[Subject]:
         f"{n} {'is' if n == 1 else 'are'} {FORMATS[word].format(limit)}"
         for word, n in counts.items()
     ]
+    without = dict.fromkeys(
+        low_precision.network(p) for p in tried if p.base_lost and p not in points
+    )
     sentences = [
         fewest.sentence,
         f"Of {count(len(bars), 'setting')}, {listed(each)}." * bool(bars and not fewest.title),
+        f"In {listed([f'**{verbatim(name)}**' for name in without])} float32 diverges too: no "
+        "format is compared with it there." * bool(without),
         f"{verbatim(rounding)}." * bool(fewest.title and rounding),
         f"In all runs diverged: {first([_strong(low_precision_bar(p, tried)) for p in lost])}."
         * bool(lost),
@@ -96,6 +101,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     remedy = caveats.remedies(tables, "accuracy")
     steps = [fewest.advice] * bool(fewest.advice)
     steps += _low_precision_advice(settings, brief=bool(fewest.title))
+    if lost and not settings:
+        steps = [f"avoid {first([_strong(low_precision_bar(p, tried)) for p in lost])}"]
     steps += _repeated(settings, among)
     advice = f"{'; '.join(steps)}." if steps else ""
     heads = {

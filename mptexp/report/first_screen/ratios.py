@@ -44,10 +44,12 @@ def of(
     rows = rows.sort_values("speedup", kind="stable")
     bars = [policy_speed.bar_of(row, row["label"]) for row in rows.to_dict("records")]
     proven = [bar for bar in bars if bar.finding in PROVEN]
+    # What is proven and rounds to 1.00 is no title beside anything else, and worth no change.
+    telling = [bar for bar in proven if not wording.is_even(bar.value)]
     slower, faster = (
-        [bar for bar in proven if bar.finding == word] for word in ("slower", "faster")
+        [bar for bar in telling if bar.finding == word] for word in ("slower", "faster")
     )
-    sides = [slower, faster] if slower and faster else [proven or bars]
+    sides = [slower, faster] if slower and faster else [telling or proven or bars]
     most = " and ".join(map(_furthest, sides))
     title = f"{most} {wording.than(most)} {base}"
     if not proven:

@@ -37,15 +37,40 @@ def of(tables: Tables) -> Iterator[Subject]:
         for base, own in kinds.items()
         for subject in ratios.of(own, own.label, base, tables, nothing=NOTHING, otherwise=KEEP)
     ]
+    advice = _advice(made)
     if len(made) > 1:
         every = pd.concat(kinds.values(), ignore_index=True)
         pooled = ratios.of(every, every.label, "one", tables, nothing=NOTHING, otherwise=KEEP)
         made = [_joined(made, next(pooled))]
     logical = any(own.logical.any() for own in kinds.values())
+    made = [one if one.advice else replace(one, advice=advice) for one in made]
     names = {n: wording.count(n, "replica") for n in tables.results.replicas.unique()}
     for subject in made:
         said = [" ".join(subject.sentences), *[PARTS] * logical]
         yield ratios.with_losses(replace(subject, sentences=said), tables, "replicas", names)
+
+
+def _advice(made: Sequence[Subject]) -> str:
+    """The fastest replicas of each kind and policy, where any are a gain.
+
+    Nothing of parts of one CPU. Policies are not compared here, so each has its own.
+    """
+    best = {}
+    for one in made:
+        for bar in sorted(one.bars, key=lambda bar: bar.value):
+            if bar.finding == "faster" and not wording.is_even(bar.value):
+                best[one.baseline, bar.policy] = bar.label
+    if not best:
+        return f"{KEEP}."
+    if any("logical" in label for label in best.values()):
+        return ""
+    named = []
+    for (base, policy), label in best.items():
+        own = label.removeprefix(f"{policy}, ")
+        kept = f" {base.removeprefix('1 replica ')}" * ("batch size" not in own)
+        of = f" in {policy}" * (own != label)
+        named.append(f"**{wording.verbatim(own)}**{kept}{of}")
+    return f"where time counts more than devices, use {' or '.join(named)}."
 
 
 def _of_kind(rows: pd.DataFrame, each: bool) -> pd.DataFrame:

@@ -278,9 +278,14 @@ def factor(ratio: float) -> str:
     return f"{ratio:,.{places}f}"
 
 
+def is_even(ratio: float) -> bool:
+    """Whether a ratio reads as 1.00, whatever is proven of it."""
+    return factor(ratio) == "1.00"
+
+
 def times(speedup: float) -> str:
     """`1.15× faster`, `2.00× slower`, `1.00× as fast`: a ratio whose direction is proven."""
-    if factor(speedup) == "1.00":
+    if is_even(speedup):
         return f"1.00× {AS_FAST}"
     return f"{factor(speedup)}× faster" if speedup > 1 else f"{factor(1 / speedup)}× slower"
 

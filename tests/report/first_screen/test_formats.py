@@ -208,3 +208,21 @@ def test_of_a_run_that_was_killed_the_same_command_is_advised():
     base = [*emulated_runs([1, 1.1, 0.9]), *emulated_runs([1.2, 1.3, 1.1], **FIXED)]
     base[0] |= {"status": "killed", "history": []}
     assert question.of(identified(tables(base))).advice == again
+
+
+def test_a_network_whose_float32_diverges_is_not_left_out_without_a_word():
+    # The lie: "Of 1 setting, …", of two networks that were measured.
+    lost = emulated_runs([1.0] * 3, status="diverged", model="mlp")
+    beside = emulated_runs([1.0] * 3, model="mlp", **FIXED)
+    fine = emulated_runs([1.0, 1.1, 0.9]), emulated_runs([3.0, 3.1, 2.9], **FIXED)
+    said = question.of(identified(tables_of(lost, beside, *fine))).sentences
+    assert "In **mlp** float32 diverges too: no format is compared with it there." in said
+
+
+def test_formats_with_which_every_run_diverges_are_advised_against():
+    # Once no advice at all.
+    base = emulated_runs([1.0, 1.1, 0.9])
+    lost = emulated_runs([1.0] * 3, status="diverged", **FIXED)
+    answer = question.of(identified(tables_of(base, lost)))
+    assert answer.sentences == ["In all runs diverged: **<8,8>**."]
+    assert answer.advice == "avoid **<8,8>**."

@@ -121,6 +121,13 @@ def test_keras_that_is_slower_and_faster_is_titled_with_both():
     assert "Keras on JAX, mixed_bfloat16 is 2.00× faster" in title
 
 
+def test_keras_that_costs_next_to_nothing_is_as_fast():
+    # The lie: "Keras on JAX is 1.00× slower than a plain loop", and advice against it.
+    answer = question.of(tables_of(trained_by("keras", 0.1002), trained_by("native", 0.1)))
+    assert answer.title == "Keras on JAX is 1.00× as fast as a plain loop"
+    assert "avoids" not in answer.advice
+
+
 def test_the_caption_counts_the_rows_of_both_answers():
     answer = published("frameworks-cpu").subject
     # The lie: "Of 7 comparisons", over the rows of both.

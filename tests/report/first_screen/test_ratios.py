@@ -23,6 +23,16 @@ def test_the_furthest_on_each_side_are_the_title():
     assert [bar.finding for bar in made.bars] == ["slower", "slower", "inconclusive", "faster"]
 
 
+def test_what_is_proven_and_rounds_to_1_is_no_title_beside_more():
+    # The lie: "setup 0 is 2.00× slower and setup 1 is 1.00× as fast as", and "use setup 1".
+    made = opened((0.5, 0.4, 0.6), (1.002, 1.001, 1.003), choose=True)
+    assert made.title == "setup 0 is 2.00× slower than the usual"
+    assert made.advice == ""
+    alone = opened((1.002, 1.001, 1.003), choose=True)
+    assert alone.title == "setup 0 is 1.00× as fast as the usual"
+    assert alone.advice == ""
+
+
 def test_nothing_proven_is_a_span_that_is_inconclusive():
     made = opened((1.1, 0.9, 1.3), (1.2, 0.8, 1.6), nothing="Unlike {}", otherwise="keep it")
     assert made.title == "Unlike the usual: 1.10× to 1.20×, but all intervals include 1"
