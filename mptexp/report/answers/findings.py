@@ -57,9 +57,37 @@ def answer(tables: Tables) -> list[str]:
     emulated = rows.emulated.astype(bool)
     native = _speed(rows[~emulated], _without_kernels(rows[~emulated], tables))
     others = _emulated(rows[emulated], tables, timed=not native)
-    first = " ".join(filter(None, [native or others, larger]))
+    first = " ".join(filter(None, [native or others, larger, _without_result(tables)]))
     made = [first, *quality.sentences(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
+
+
+def _without_result(tables: Tables) -> str:
+    """Which policies have no run that ended well on a device, and how these ended.
+
+    Not the device's default, of which each comparison says so, nor what diverged, of which the
+    accuracy does.
+    """
+    runs, said = tables.results, []
+    for device, own in runs.groupby("gpu_model", sort=False):
+        on = f" on {verbatim(device)}" * (runs.gpu_model.nunique() > 1)
+        defaults, ended = set(own.default_policy.dropna()), dict[str, list[str]]()
+        for policy, mine in own.groupby("policy", sort=False):
+            met = mine.status.value_counts(sort=False)
+            if "ok" not in met and {*met.index} != {"diverged"} and policy not in defaults:
+                each = [f"{n} {ends(status, n > 1)}" for status, n in met.items()]
+                how = f"all {ends(met.index[0], True)}" if len(met) == 1 else listed(each)
+                how = how.replace("all are not", "none is")
+                ended.setdefault(how, []).append(f"**{policy}**")
+        for how, names in ended.items():
+            said.append(f"No run of {listed(names)}{on} ended well: {how}.")
+    return " ".join(said)
+
+
+def ends(status: str, several: bool) -> str:
+    """`ran out of memory`, `was killed`, of several runs `were killed`."""
+    text = ENDS[status]
+    return text.replace("was ", "were ").replace("is ", "are ") if several else text
 
 
 def compared(tables: Tables) -> pd.DataFrame:

@@ -57,7 +57,8 @@ def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tab
         return f"{first} {wording.capitalized(subject.advice)}" if speed_of else first
     decides = _decides(made, tables)
     if not least and speed_of.startswith("keep "):
-        return f"{speed_of}: {_lost(made)}{decides}"
+        keep = speed_of.partition(";")[0]  # more repeats of a speed that nobody may use help nobody
+        return f"{keep}: {_lost(made)}{decides}"
     if not least:
         return f"{speed_of}; take no quantized weights: {_lost(made)}{decides}"
     aim = {"for": "", "on": "for speed, "}.get(speed_of.partition(" ")[0], "for speed ")

@@ -143,7 +143,7 @@ def _failing(ended: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[s
         met = [*dict.fromkeys(chain(*own.lost[own.fits]))]
         if met:
             all_lost = own.lost.map(lambda lost: sum(lost.values())).sum() == own.runs.sum()
-            how = listed([_ends(status, several=True) for status in met])
+            how = listed([findings.ends(status, several=True) for status in met])
             said.setdefault(("all" if all_lost else "some", how), []).append(names[name])
     return [f"{which} runs of {listed(whose)} {how}" for (which, how), whose in said.items()]
 
@@ -172,14 +172,10 @@ def _lost(lost: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[str]:
         (status, n), *others = row["lost"].items()
         runs = wording.count(row["runs"], "run")
         which = f"all {runs}" if n == row["runs"] > 1 else f"{n} of {runs}"
-        how = [_ends(status, n > 1), *(f"{n} {_ends(status, n > 1)}" for status, n in others)]
+        how = [findings.ends(status, n > 1)]
+        how += [f"{n} {findings.ends(status, n > 1)}" for status, n in others]
         clauses.append(f"{which} of {names[row[axis]]} ({row['place']}) {listed(how)}")
     return clauses
-
-
-def _ends(status: str, several: bool) -> str:
-    """`ran out of memory`, `was killed`, of several runs `were killed`."""
-    return findings.ENDS[status].replace("was ", "were " if several else "was ")
 
 
 def _places(table: pd.DataFrame, axis: str) -> list[str]:

@@ -250,3 +250,24 @@ def test_a_policy_some_of_whose_runs_ended_well_was_measured():
     assert findings.ended(alone).endswith(
         "took too long at batch size 32; only float32 was measured"
     )
+
+
+@pytest.mark.parametrize(
+    ("met", "how"),
+    [
+        ({"oom": 3}, "all ran out of memory"),
+        ({"failed": 2, "killed": 1}, "2 failed and 1 was killed"),
+        ({"unsupported": 3}, "none is supported"),
+    ],
+)
+def test_a_policy_without_any_result_is_named(met, how):
+    # The lie: "keep float32", of three policies, and of one that never ran to its end nothing.
+    rows = [*three("mixed_float16", (1.0, 1.01, 0.99)).records]
+    ended = [status for status, n in met.items() for _ in range(n)]
+    for block, status in enumerate(ended):
+        rows.append(record("float16", block) | {"status": status, "error": status, "history": []})
+        rows[-1]["timing"] = {}
+    said = findings.answer(tables(rows))
+    assert said[0].endswith(f" No run of **float16** ended well: {how}.")
+    one = [*rows, record("float16", 5)]
+    assert "ended well" not in " ".join(findings.answer(tables(one)))
