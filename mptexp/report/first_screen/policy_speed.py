@@ -48,6 +48,9 @@ def of(tables: Tables, lossy: Collection[tuple[Any, ...]] = ()) -> Iterator[Subj
             yield Subject(title, said, bars, wording.default_name(row["baseline"]), advice=advice)
         return
     rows = rows.assign(finding=rows.apply(_finding, axis=1))
+    gains, even = rows.finding == "faster", rows.speedup.map(wording.is_even)
+    if (gains & ~even).any():  # what is proven and rounds to 1.00 is no gain beside one
+        rows = rows.assign(finding=rows.finding.mask(gains & even, wording.AS_FAST))
     lost = findings.unfinished(tables)
     lost = lost.assign(finding=lost.status.isin(FINAL).map({True: "worse", False: "unfinished"}))
     rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")

@@ -172,6 +172,7 @@ def _lost(lost: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[str]:
         (status, n), *others = row["lost"].items()
         runs = wording.count(row["runs"], "run")
         which = f"all {runs}" if n == row["runs"] > 1 else f"{n} of {runs}"
+        which = "the only run" if row["runs"] == 1 else which
         how = [findings.ends(status, n > 1)]
         how += [f"{n} {findings.ends(status, n > 1)}" for status, n in others]
         clauses.append(f"{which} of {names[row[axis]]} ({row['place']}) {listed(how)}")

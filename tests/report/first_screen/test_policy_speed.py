@@ -340,3 +340,23 @@ def test_of_another_phase_the_title_says_in_how_many_settings():
                     rows.append(made)
     title = question.of(identified(tables(rows))).title
     assert title.endswith("; it trains from 1.20× faster to 1.50× faster in 2 of 3 settings")
+
+
+def test_what_is_proven_and_rounds_to_1_is_no_setting_with_a_gain():
+    # The lie: "up to 2.00× faster in 2 of 3 settings", "use it at batch size 32", of 1.00×.
+    steps = {
+        (32, "mixed_float16"): 0.0998,
+        (64, "mixed_float16"): 0.05,
+        (128, "mixed_float16"): 0.1,
+    }
+    steps |= {(size, "float32"): 0.1 for size in (32, 64, 128)}
+    rows = [
+        record(policy, block, step_s * 1.5**block, batch_size=size)
+        for (size, policy), step_s in steps.items()
+        for block in range(3)
+    ]
+    answer = question.of(identified(tables(rows)))
+    assert answer.title.startswith(
+        "mixed_float16 trains 2.00× faster than float32 on GPU at batch size 64"
+    )
+    assert answer.advice.startswith("on this GPU at batch size 64, use **mixed_float16**")
