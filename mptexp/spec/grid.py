@@ -23,7 +23,7 @@ class Sweep(StrictModel):
     notebook: str = Field(
         default="train",
         min_length=1,
-        description="a name from notebooks/, or a path beside the file",
+        description="train, or the path of a notebook beside the file",
     )
     defaults: dict[str, Any] = Field(default={}, description="parameters that all runs share")
     matrix: dict[str, list[Any]] = Field(

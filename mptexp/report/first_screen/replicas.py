@@ -61,7 +61,8 @@ def _advice(made: Sequence[Subject]) -> str:
             if bar.finding == "faster" and not wording.is_even(bar.value):
                 best[one.baseline, bar.policy] = bar.label
     if not best:
-        return f"{KEEP}."
+        proven = any(bar.finding in ratios.PROVEN for one in made for bar in one.bars)
+        return f"{KEEP}." * proven
     if any("logical" in label for label in best.values()):
         return ""
     named = []
