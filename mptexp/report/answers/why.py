@@ -107,6 +107,8 @@ def _explanation(verdict: Verdict) -> str:
         rest = unexplained if verdict.unexplained >= UNEXPLAINED else ""
         return f": {'; then '.join(parts)}{_further(verdict)}{rest}"
     rest = unexplained if verdict.unexplained >= LEAST_SHARE else ""
+    if _doubt(verdict, "time breakdown"):  # which follows: what is not valid excludes no cause
+        return f": no cause is named{_further(verdict)}"
     certain = " for certain" if verdict.large else ""
     none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step{certain}"
     return f"{none}{_further(verdict)}{rest}"

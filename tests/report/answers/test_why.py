@@ -117,6 +117,9 @@ def test_a_trace_that_was_disturbed_or_is_of_another_model_is_doubted():
         assert why.sentence(found).endswith(doubt)
     found = replace(verdict(loss("input", 0.61)), baseline={}, other=True)
     assert why.sentence(found).endswith(doubt)
+    # The lie: "no known cause exceeds 10 % of the step", by a breakdown that is not valid.
+    nothing = replace(verdict(loss("host", 0.05), unexplained=0.3), candidate=busy, baseline={})
+    assert why.sentence(nothing).endswith(f": no cause is named{doubt}")
 
 
 def test_a_breakdown_by_a_reader_that_failed_its_test_says_so():
