@@ -229,7 +229,7 @@ def _open(advised: pd.DataFrame, tables: Tables) -> str:
     kept = advised.verdict.isin(["equal", "higher"])
     each = [(task_words.of(name), own) for name, own in kept.groupby(advised.dataset, sort=False)]
     names = [m.name for m, own in each if not own.all() or equal(tables, m) != "equal"]
-    return listed(dict.fromkeys(names))
+    return listed([*dict.fromkeys(names)])
 
 
 def _failed(best: pd.Series, tables: Tables) -> str:
@@ -334,15 +334,15 @@ def _untried(rows: pd.DataFrame, tables: Tables) -> str:
 
 def _without_input(faster: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Why what gains on one batch is not advised: what the same policies do with an input."""
-    names = listed(dict.fromkeys(faster.policy))
-    gains = f"{names} gains where no time goes into input"
+    names = [*dict.fromkeys(faster.policy)]
+    gains = f"{listed(names)} gain{'s' * (len(names) == 1)} where no time goes into input"
     fed = rows[(rows.input_mode != RESIDENT) & rows.policy.isin(faster.policy)].finding
     if fed.empty:
-        return f"{gains}; with an input it was not measured"
+        return f"{gains}; with an input {'it was' if len(names) == 1 else 'they were'} not measured"
     if fed.isin(["slower", "faster"]).all():  # what is faster rounds to 1.00
         return f"{gains}, and not with an input"
     if (fed == "worse").any():
-        return f"{gains}, and loses accuracy with an input"
+        return f"{gains}, and lose{'s' * (len(names) == 1)} accuracy with an input"
     return f"{gains}; with an input no gain is shown"
 
 

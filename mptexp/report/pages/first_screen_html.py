@@ -156,10 +156,10 @@ def _explained(sweep: MeasuredSweep, where: str) -> str:
     finding = sweep.subject.title
     titled = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
     about = [v for v in sweep.verdicts if any(_is_like(v, one) for one in titled)]
-    causes = {v.blamed[0].cause for v in about if _is_explained(v)}
+    causes = {v.blamed[0].cause.name: v.blamed[0].cause for v in about if _is_explained(v)}
     if not where or len(causes) != 1 or not all(map(_is_explained, about)):
         return finding
-    shares, cause = [v.blamed[0].share for v in about], causes.pop()
+    shares, cause = [v.blamed[0].share for v in about], *causes.values()
     # What the cause says too is said once.
     shorter = finding.replace(" (emulated)", "", 1) if cause.emulated else finding
     whole = f"{shorter}, because {_span(min(shares), max(shares))} of its step is {cause.brief}"
