@@ -349,9 +349,12 @@ def advice(sweep: MeasuredSweep) -> str:
 
 
 def _compiler(verdicts: Sequence[Verdict]) -> str:
-    """`Leave XLA off (jit off): with it steps take 6.9 to 10.3 times as long.`, where proven."""
+    """`Leave XLA off (jit off): with it steps take 6.9 to 10.3 times as long.`, where proven.
+
+    Where not all that was compiled is slower so, with what is: `(model gpt): with it ...`.
+    """
     slower = [
-        (gain.estimate, verdict.pair.candidate.backend)
+        (gain.estimate, verdict)
         for verdict in verdicts
         for loss in verdict.blamed
         for effect in loss.effects
@@ -360,9 +363,20 @@ def _compiler(verdicts: Sequence[Verdict]) -> str:
     ]
     if not slower:
         return ""
-    name = compiled_in_words(True, slower[0][1]).removeprefix("with ")
-    ends = dict.fromkeys(f"{factor:.1f}" for factor, _ in (min(slower), max(slower)))
-    return f"Leave {name} off (jit off): with it steps take {' to '.join(ends)} times as long."
+    of = [verdict for _, verdict in slower]
+    name = compiled_in_words(True, of[0].pair.candidate.backend).removeprefix("with ")
+    factors = [factor for factor, _ in slower]
+    ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(factors), max(factors)))
+    compiled = [verdict for verdict in verdicts if verdict.pair.candidate.jit == "on"]
+    places = [why.settings(one, verdicts).strip(" ()").removeprefix(f"with {name}") for one in of]
+    places = [place.removeprefix(", ") for place in places]
+    if not all(places):  # what is slower is told apart by its policy alone
+        places = [one.pair.candidate.policy for one in of]
+    everywhere = all(any(one is other for other in of) for one in compiled)
+    where = "" if everywhere else f" with {wording.verbatim(' or '.join(dict.fromkeys(places)))}"
+    return (
+        f"Leave {name} off{where} (jit off): with it steps take {' to '.join(ends)} times as long."
+    )
 
 
 def _remedies(verdicts: Sequence[Verdict]) -> str:
