@@ -7,17 +7,20 @@ from functools import cache
 from html import escape
 
 import pytest
-from builders import published, record, tables, three
+from builders import CARD, published, record, tables, three
 from support import PROJECT
 from verdicts import loss
 from verdicts import verdict as made
 
+from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import measured_sweep
 from mptexp.report.figures import all_figures
 from mptexp.report.first_screen import question
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import first_screen_html
 from mptexp.report.tables import text_tables
+from mptexp.spec.run import Run
 
 PUBLISHED = sorted(path.parent for path in (PROJECT / "reports/published").glob("*/runs"))
 RATIO = re.compile(r"(\d+\.\d\d× (?:faster|slower|as fast))[^\[;]*?(\[[\d., ]+\])")
@@ -369,3 +372,53 @@ def test_a_page_says_after_how_many_epochs_its_accuracies_are():
     assert "1 to 2 epochs" in first_screen_html.conditions(tables(rows))
     rows[0]["timing"] = rows[0]["timing"] | {"ended_by": "max_steps"}  # within the epoch
     assert not any("epoch" in part for part in first_screen_html.conditions(tables(rows)))
+
+
+def measured(root, times):
+    """The sweep of these settings, each with step times by policy, as a report reads it."""
+    for parameters, steps in times:
+        for policy, step_s in steps.items():
+            for block in range(3):
+                jit = parameters.get("jit") == "on"
+                made = record(policy, block, step_s * 1.001**block, jit=jit)
+                run = Run(**made["parameters"] | parameters)
+                made |= {"parameters": run.model_dump(), "run_id": run.run_id()}
+                made["environment"] = CARD
+                made["identity"] |= {name: CARD[name] for name in ("device", "cpu", "cores")}
+                store.write_record(root / "runs" / run.run_id() / "record.json", made)
+    (root / "params.yaml").write_text("matrix: {policy: [float32]}\n")
+    return measured_sweep.load(SweepDir(root))
+
+
+def test_a_cause_with_a_remedy_explains_a_title(tmp_path):
+    # Once no page at all: TypeError: unhashable type: 'dict'.
+    both = [({"input_mode": "pipeline"}, {"float32": 0.4, "mixed_float16": 0.8})]
+    both += [({"input_mode": "resident"}, {"float32": 0.1, "mixed_float16": 0.1})]
+    sweep = measured(tmp_path, both)
+    assert "input" in first_screen_html.causes(sweep.verdicts, sweep.tables.ok)
+    assert first_screen_html.title(sweep).startswith("mixed_float16 trains 2.00× slower")
+
+
+def test_two_policies_that_gain_on_one_batch_alone_are_named(tmp_path):
+    # Once no page at all: TypeError: unhashable type: 'slice'.
+    policies = ("float32", "mixed_float16", "mixed_bfloat16")
+    resident = dict(zip(policies, (0.1, 0.05, 0.05), strict=True))
+    both = [({"input_mode": "resident"}, resident)]
+    both += [({"input_mode": "pipeline"}, dict.fromkeys(policies, 0.2))]
+    said = first_screen_html.advice(measured(tmp_path, both))
+    assert "mixed_float16 and mixed_bfloat16 gain where no time goes into input" in said
+
+
+def test_xla_is_advised_against_where_it_hurts_alone(tmp_path):
+    # The lie: "Leave XLA off (jit off): with it steps take 2.0 to 3.0 times as long", of a sweep
+    # in which it makes another model four times as fast.
+    times = [
+        ({"model": "mlp", "jit": "off"}, {"float32": 0.2, "mixed_float16": 0.1}),
+        ({"model": "mlp", "jit": "on"}, {"float32": 0.4, "mixed_float16": 0.3}),
+        ({"model": "lenet", "jit": "off"}, {"float32": 0.8, "mixed_float16": 0.4}),
+        ({"model": "lenet", "jit": "on"}, {"float32": 0.4, "mixed_float16": 0.1}),
+    ]
+    said = first_screen_html.advice(measured(tmp_path / "two", times))
+    assert "Leave XLA off with model mlp (jit off): with it steps take 2.0 to 3.0 times" in said
+    said = first_screen_html.advice(measured(tmp_path / "one", times[:2]))
+    assert "Leave XLA off (jit off): with it steps take 2.0 to 3.0 times as long." in said
