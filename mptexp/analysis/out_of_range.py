@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.spec.number_formats import FORMATS, Float
+from mptexp.spec.policies import POLICY_ROWS
 
 SHOWN = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 GRADIENTS = ("activation_gradients", "weight_gradients")
@@ -29,6 +30,7 @@ TOLERATED = 1e-3  # of the values that are not zero: what the source below calls
 LOWEST, BINS = -127, 255  # of float32's exponents: the first bin, and how many are finite
 # What runs may differ in whose values are added up: each sees another part of the same training.
 FREE = ("policy", "loss_scale", "seed", "block", "exponents_every")
+MOST_SCALE = 2.0**40  # of loss scales that are looked at
 # First those whose weights are float32: others keep no update that is lost.
 WIDEST = ("float32", "tensorfloat32", "mixed_bfloat16", "bfloat16", "mixed_float16", "float16")
 
@@ -44,7 +46,7 @@ class Histogram:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "Histogram":
-        """From what a record holds: see exponents.as_record."""
+        """From what a record holds: see dynamic_range.as_record."""
         counts = np.zeros(BINS, np.int64)
         first = row["lowest"] - LOWEST
         counts[first : first + len(row["counts"])] = row["counts"]
@@ -179,10 +181,10 @@ def smallest_sufficient_scale(histogram: Histogram, target: Float) -> float | No
     """The smallest power of two, from 1, with which a format flushes at most TOLERATED to zero.
 
     Of the values that are not zero. The measure is that of P. Micikevicius et al., Mixed precision
-    training, 2018, section 3.2; None where no scale below 2^40 suffices.
+    training, 2018, section 3.2; None where no scale up to MOST_SCALE suffices.
     """
     some = max(1, int(histogram.counts.sum())) / max(1, histogram.total)
-    for exponent in range(41):
+    for exponent in range(round(math.log2(MOST_SCALE)) + 1):
         if flushed(histogram, target, 2.0**exponent) <= TOLERATED * some:
             return 2.0**exponent
     return None
@@ -200,10 +202,12 @@ def scales(
 ) -> tuple[float | None, float | None]:
     """Smallest sufficient and largest safe loss scale, for both kinds of gradients each.
 
-    None is known to be safe where gradients overflowed while they were sampled.
+    None is known to be safe where gradients overflowed while they were sampled, and none to be
+    sufficient where some may have been flushed before.
     """
     parts = [measured.kinds[k] for k in GRADIENTS if k in measured.kinds]
     least = [smallest_sufficient_scale(part, target) for part in parts]
+    least = [None] if hidden(measured) else least
     most = [largest_safe_scale(part, target) for part in parts]
     known = [m for m in most if m is not None]
     return (
@@ -215,6 +219,16 @@ def scales(
 def overflowed(measured: DynamicRange) -> bool:
     """Whether some gradients were infinite or NaN when they were sampled: how large is unknown."""
     return any(measured.kinds[k].not_finite > 0 for k in GRADIENTS if k in measured.kinds)
+
+
+def hidden(measured: DynamicRange) -> bool:
+    """Whether gradients may have been flushed to zero before they were sampled.
+
+    So it is where the policy computes in a type of fewer exponents than float32.
+    """
+    least = FORMATS[POLICY_ROWS[measured.policy].compute_dtype].smallest_normal
+    narrow = least > FORMATS["float32"].smallest_normal
+    return narrow and any(measured.kinds[k].zeros > 0 for k in GRADIENTS if k in measured.kinds)
 
 
 def any_gradient(measured: DynamicRange) -> bool:

@@ -37,6 +37,7 @@ class Advice:
             scale does both. Whether a training with them succeeds, this does not say.
         scalable: whether a fixed scale flushes at most out_of_range.TOLERATED and leaves the
             largest gradient that was sampled finite, with no room for a larger one.
+        hidden: whether gradients may have been flushed to zero before they were sampled.
         any_gradient: whether any gradient that was sampled was finite and not zero.
         cpu_isa: the limit on the CPU's instructions under which all this holds.
         tried: a training in the policy that the range allows; where it fails, `policy` is float32.
@@ -51,6 +52,7 @@ class Advice:
     fixed_scales: tuple[float, float] | None
     scalable: bool
     any_gradient: bool = True
+    hidden: bool = False
     cpu_isa: str = "default"
     tried: Tried | None = None
 
@@ -137,6 +139,7 @@ def _of_range(measured: DynamicRange) -> Advice:
         _fixed_scales(measured),
         _scalable(measured),
         out_of_range.any_gradient(measured),
+        out_of_range.hidden(measured),
         str(measured.parameters.get("cpu_isa", "default")),
     )
 

@@ -22,6 +22,7 @@ NOTE = (
 )
 # Trainings were measured to bear scales that flush more, and to diverge with ones that flush less.
 UNKNOWN = "with which scales it trains, range alone does not say"
+HIDDEN = "what its own type flushed is among the zeros; sample float32 to know it"
 OF_RANGE = (
     "This follows from the range of the numbers alone: whether the policy is faster on this device "
     "is for `mptexp run` to measure."
@@ -174,6 +175,8 @@ def _of_float16(advised: Advice) -> str:
         return "Which loss scale float16 needs, gradients that are all zero do not say."
     if {*advised.not_finite} & {*GRADIENTS} and advised.fixed_scales is None:
         return "Which loss scale float16 bears is not known, as its gradients' largest is not."
+    if advised.hidden:
+        return f"Which loss scale float16 needs is not known: {HIDDEN}."
     if not advised.scalable:
         return (
             "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and "
@@ -198,11 +201,12 @@ def _of_float16(advised: Advice) -> str:
 def sentences(measured: DynamicRange) -> list[str]:
     """What float16 and bfloat16 lose of the gradients, which scales help, and of the updates."""
     made = []
+    under = f" under {measured.policy}" * out_of_range.hidden(measured)
     for kind in [k for k in GRADIENTS if k in measured.kinds]:
         lost = out_of_range.shares(measured.kinds[kind], FORMATS["float16"])
         made.append(
-            f"Of the {KINDS[kind]}, {share(lost['zeros'])} are zero already; float16 would flush "
-            f"{share(lost['flushed'])} more to zero without a loss scale, and "
+            f"Of the {KINDS[kind]}, {share(lost['zeros'])} are zero already{under}; float16 would "
+            f"flush {share(lost['flushed'])} more to zero without a loss scale, and "
             f"{share(lost['subnormal'])} would be subnormal, with fewer bits."
         )
     made.append(_scales(measured))
@@ -228,8 +232,11 @@ def _scales(measured: DynamicRange) -> str:
         )
     if not any(measured.counted(kind) for kind in GRADIENTS):
         return "All gradients that were sampled are zero, and so they are with any loss scale."
+    if out_of_range.hidden(measured):
+        return f"Which loss scale float16 needs is not known: {HIDDEN}."
     if least is None or most is None:
-        return "No loss scale brings the gradients into float16's range."
+        most_tried = power(out_of_range.MOST_SCALE)
+        return f"No loss scale up to {most_tried} has float16 flush at most 0.1 % of the gradients."
     if least > most:
         return (
             f"A loss scale of {power(least)} would be needed for float16 to flush at most 0.1 %, "
@@ -243,6 +250,12 @@ def _scales(measured: DynamicRange) -> str:
     )
 
 
+def _needed(measured: DynamicRange, kind: str, name: str) -> str:
+    """The smallest sufficient scale of some gradients in a format."""
+    least = out_of_range.smallest_sufficient_scale(measured.kinds[kind], FORMATS[name])
+    return power(least) if least else f"none to {power(out_of_range.MOST_SCALE)}"
+
+
 def rows(measured: DynamicRange) -> pd.DataFrame:
     """The table of out_of_range as text, a row per kind of values and format.
 
@@ -252,9 +265,7 @@ def rows(measured: DynamicRange) -> pd.DataFrame:
     plain, scaled = table[table.scale == 1], table[table.scale > 1].set_index(["kind", "format"])
     keys = list(zip(plain.kind, plain.format, strict=True))
     known = {key: scaled.loc[key] for key in keys if key in scaled.index}
-    needs = [
-        power(known[k].scale) if k in known else "1" if k[0] in GRADIENTS else BLANK for k in keys
-    ]
+    needs = [_needed(measured, *key) if key[0] in GRADIENTS else BLANK for key in keys]
 
     def then(column: str) -> list[str]:
         return [

@@ -211,10 +211,13 @@ def _quality(figures: list[dict[str, Any]], measure: task_words.Measure) -> pd.S
 def taken(made: Sequence[Quantized]) -> str:
     """`int4 and int8 shrink the weights to 17 to 29 % of their bytes, perplexity +0.1 %`."""
     policies = list(dict.fromkeys(one.policy for one in made))
-    shares = sorted({f"{one.share * 100:.0f}" for one in made}, key=float)
-    ends = " to ".join(dict.fromkeys([shares[0], shares[-1]]))
+    known = sorted(one.share for one in made if not math.isnan(one.share))
+    ends = " to ".join(dict.fromkeys(f"{share * 100:.0f}" for share in (known[:1] + known[-1:])))
     verb = "shrinks" if len(policies) == 1 else "shrink"
     shrunk = f"{wording.listed(policies)} {verb} the weights to {ends} % of their bytes"
+    if not known or known[-1] >= 1:  # small layers take more than they had, with their scales
+        took = f"{ends} % of the bytes" if known else "a size that is not recorded"
+        shrunk = f"the weights of {wording.listed(policies)} take {took}"
     valid = [one for one in made if one.verdict not in ("", *INVALID)]
     measure = task_words.of(made[0].dataset)
     if not valid or len({task_words.of(one.dataset).name for one in made}) > 1:

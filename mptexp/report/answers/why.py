@@ -8,7 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import validity
 from mptexp.diagnosis.cause_times import LEAST_SHARE, Loss
-from mptexp.diagnosis.causes import BY_PEAK
+from mptexp.diagnosis.causes import BY_PEAK, Cause
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
 from mptexp.report.tables.why_tables import between, gain, percent
@@ -21,6 +21,7 @@ NAMED = 3  # causes in a sentence: more are not read
 UNEXPLAINED = 0.03  # of the step: from here a sentence that names causes says so
 # Parameters that a pair's own words name, or that its two runs or its blocks differ in.
 NAMED_APART = {"policy", "batch_size", "block", "seed", "jit", "input_mode", "backend"}
+LENGTHS = ("epochs", "max_steps")
 NAMED_APART |= {"max_steps", "target_ci", "epochs", "profile", "loss_scale"}
 
 
@@ -65,8 +66,12 @@ def title(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 def _varying(among: Sequence[Verdict]) -> list[str]:
     """The parameters that tell the pairs apart, beyond those that each names in any case."""
     runs = [verdict.pair.candidate for verdict in among]
-    names = [name for name in Run.model_fields if name not in NAMED_APART]
-    return [name for name in names if len({str(getattr(run, name)) for run in runs}) > 1]
+    varied = [n for n in Run.model_fields if len({str(getattr(run, n)) for run in runs}) > 1]
+    named = [name for name in varied if name not in NAMED_APART]
+    # Two pairs of one name are told apart by how long they were trained.
+    own = ["policy", "batch_size", "jit", "input_mode", "backend", *named]
+    alike = len({tuple(str(getattr(run, name)) for name in own) for run in runs}) < len(runs)
+    return named + [name for name in LENGTHS if name in varied and alike]
 
 
 def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
@@ -137,8 +142,13 @@ def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""
     ratio = f"(measured peak {wording.factor(verdict.peak_ratio)}× the baseline's)"
-    said = loss.cause.sentence.replace(BY_PEAK, ratio)
+    said = says(loss.cause, backend).replace(BY_PEAK, ratio)
     return f"{percent(loss.share)}{of} ({took} ms) {said}{where}{proven}"
+
+
+def says(cause: Cause, backend: str) -> str:
+    """The sentence of a cause; of PyTorch's compiler, which is not XLA, with its name."""
+    return cause.sentence.replace("XLA", compiled_in_words(True, backend).removeprefix("with "))
 
 
 def not_valid(verdicts: Sequence[Verdict]) -> list[str]:

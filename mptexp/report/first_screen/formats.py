@@ -27,6 +27,7 @@ SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits
 OPEN = ("undecided", "too few repeats")  # which more repeats may decide
 UNDECIDED = (*OPEN, "incomplete", "images not recorded")
 AGAIN = "the same command makes the runs again that did not end"
+FULL = 32  # bits of a weight that no format rounds
 CHANGES = 2  # of formats that advice names
 Setting = tuple[emulated.Point, Bar, str]  # formats, their row, which of FORMATS says what they do
 
@@ -132,7 +133,7 @@ def _fewest_bits(settings: Sequence[Setting], lost: Sequence[emulated.Point]) ->
     sizes = {point.bits for point, *_ in settings}
     if not near or len(sizes) < SIZES or max(sizes) < SPAN * min(sizes):
         return _Fewest()
-    near.sort(key=lambda pair: (pair[0].bits, pair[1].value))
+    near.sort(key=lambda pair: (pair[0].bits, pair[0].weight_bits or FULL, pair[1].value))
     least = {point.network: (point, bar) for point, bar in reversed(near)}
     trains = [
         f"{low_precision.network(point)} {'trains ' * (k == 0)}with {point.bits}-bit activations"

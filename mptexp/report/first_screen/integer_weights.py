@@ -68,6 +68,8 @@ def _advice(made: Sequence[quantized_inference.Quantized], subject: Subject, tab
 def _lost(made: Sequence[quantized_inference.Quantized]) -> str:
     """Why none of the quantized weights is advised."""
     measure, margin = task_words.of(made[0].dataset), made[0].margin
+    if not any(one.share < 1 for one in made):
+        return "quantized weights are not known to take fewer bytes"
     if all(one.verdict in quantized_inference.INVALID for one in made):
         return f"the {measure.name} of quantized weights is not valid"
     if all(one.loses for one in made):
@@ -105,7 +107,7 @@ def _least(made: Sequence[quantized_inference.Quantized]) -> str:
     """
     kept: dict[str, list[quantized_inference.Quantized]] = {}
     for one in sorted(made, key=lambda one: one.share):
-        if one.keeps:
+        if one.keeps and one.share < 1:
             kept.setdefault(one.point, []).append(one)
     fewest = {point: _smallest(ones) for point, ones in kept.items()}
     everywhere = len(fewest) == len({one.point for one in made})

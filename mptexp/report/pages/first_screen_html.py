@@ -4,12 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from html import escape, unescape
+from itertools import chain
 from typing import Any
 
 import pandas as pd
 
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.diagnosis.ablations import XLA_OFF, XLA_ON
 from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.host.terminal import visible
@@ -217,7 +219,13 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
     sizes = trained.batch_size.nunique() > 1
     rows = [
-        (loss.cause.sentence, loss.share, _words(v, verdicts, sizes), run.input_mode, run.policy)
+        (
+            why.says(loss.cause, run.backend),
+            loss.share,
+            _words(v, verdicts, sizes),
+            run.input_mode,
+            run.policy,
+        )
         for v in named
         for loss, run in [(v.blamed[0], v.pair.candidate)]
     ]
@@ -249,7 +257,9 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
         first, *others = named[0].blamed
         further = [loss for loss in others if loss.share > first.share / 2][: SHOWN - 1]
         clauses[0] += "".join(
-            f", {_span(loss.share, loss.share)} {loss.cause.sentence}" for loss in further
+            f", {_span(loss.share, loss.share)} "
+            f"{why.says(loss.cause, named[0].pair.candidate.backend)}"
+            for loss in further
         )
     clauses = [*clauses, _nothing(verdicts)][:SHOWN]
     return f"{LIMITS}: {'; '.join(filter(None, clauses))}."
@@ -257,8 +267,7 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
 
 def _nothing(verdicts: Sequence[Verdict]) -> str:
     """Of which pairs a valid time breakdown names no cause; empty where there are none."""
-    traced = [v for v in verdicts if v.candidate is not None and v.is_valid]
-    clean = [v for v in traced if not v.blamed]
+    clean = [v for v in verdicts if v.traced and v.is_valid and not v.large]
     if not clean:
         return ""
     policies, all_policies = ({v.pair.candidate.policy for v in own} for own in (clean, verdicts))
@@ -351,7 +360,7 @@ def advice(sweep: MeasuredSweep) -> str:
 def _compiler(verdicts: Sequence[Verdict]) -> str:
     """`Leave XLA off (jit off): with it steps take 6.9 to 10.3 times as long.`, where proven.
 
-    Where not all that was compiled is slower so, with what is: `(model gpt): with it ...`.
+    Where it was shown to help elsewhere, with what it hurts: `Leave XLA off with model gpt ...`.
     """
     slower = [
         (gain.estimate, verdict)
@@ -367,13 +376,17 @@ def _compiler(verdicts: Sequence[Verdict]) -> str:
     name = compiled_in_words(True, of[0].pair.candidate.backend).removeprefix("with ")
     factors = [factor for factor, _ in slower]
     ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(factors), max(factors)))
-    compiled = [verdict for verdict in verdicts if verdict.pair.candidate.jit == "on"]
     places = [why.settings(one, verdicts).strip(" ()").removeprefix(f"with {name}") for one in of]
     places = [place.removeprefix(", ") for place in places]
     if not all(places):  # what is slower is told apart by its policy alone
         places = [one.pair.candidate.policy for one in of]
-    everywhere = all(any(one is other for other in of) for one in compiled)
-    where = "" if everywhere else f" with {wording.verbatim(' or '.join(dict.fromkeys(places)))}"
+    helps = any(
+        effect.is_valid and (gain.low > 1 if effect.ablation.name == XLA_ON.name else gain.high < 1)
+        for effect in chain(*(verdict.effects for verdict in verdicts))
+        for gain in effect.gains.values()
+        if effect.ablation.name in (XLA_ON.name, XLA_OFF.name)
+    )
+    where = f" with {wording.verbatim(' or '.join(dict.fromkeys(places)))}" * helps
     return (
         f"Leave {name} off{where} (jit off): with it steps take {' to '.join(ends)} times as long."
     )
