@@ -201,12 +201,16 @@ def _of_float16(advised: Advice) -> str:
 def sentences(measured: DynamicRange) -> list[str]:
     """What float16 and bfloat16 lose of the gradients, which scales help, and of the updates."""
     made = []
-    under = f" under {measured.policy}" * out_of_range.hidden(measured)
+    hidden = out_of_range.hidden(measured)
     for kind in [k for k in GRADIENTS if k in measured.kinds]:
         lost = out_of_range.shares(measured.kinds[kind], FORMATS["float16"])
+        if hidden:
+            zeros = f"{share(lost['zeros'])} are zero under {measured.policy}"
+            made.append(f"Of the {KINDS[kind]}, {zeros}, what it flushed among them.")
+            continue
         made.append(
-            f"Of the {KINDS[kind]}, {share(lost['zeros'])} are zero already{under}; float16 would "
-            f"flush {share(lost['flushed'])} more to zero without a loss scale, and "
+            f"Of the {KINDS[kind]}, {share(lost['zeros'])} are zero already; float16 would flush "
+            f"{share(lost['flushed'])} more to zero without a loss scale, and "
             f"{share(lost['subnormal'])} would be subnormal, with fewer bits."
         )
     made.append(_scales(measured))
@@ -252,6 +256,8 @@ def _scales(measured: DynamicRange) -> str:
 
 def _needed(measured: DynamicRange, kind: str, name: str) -> str:
     """The smallest sufficient scale of some gradients in a format."""
+    if out_of_range.hidden(measured):
+        return "not known"
     least = out_of_range.smallest_sufficient_scale(measured.kinds[kind], FORMATS[name])
     return power(least) if least else f"none to {power(out_of_range.MOST_SCALE)}"
 

@@ -39,10 +39,15 @@ def by_point(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(title, rows) for title, (_, rows) in zip(titles, groups, strict=True)]
 
 
+def where(title: str) -> str:
+    """`With model mlp: `, `Without XLA: `: what a sentence on a point opens with."""
+    opens = title.startswith(("with ", "without "))
+    return f"{wording.capitalized(title if opens else f'with {title}')}: " if title else ""
+
+
 def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     """What each policy bears, a sentence per policy; rows and title as `by_point` gives them."""
-    head = f"With {wording.verbatim(title)}: " if title else ""
-    made = []
+    head, made = where(wording.verbatim(title)), []
     for own in _policies(rows):
         dynamic, parts = _dynamic(own), []
         if good := loss_scale.ranges(own)["train"]:

@@ -23,17 +23,16 @@ def of(tables: Tables) -> Iterator[Subject]:
     based = [one for one in cases if not loss_scales.without_baseline(one[2])] or cases
     failing = [one for one in based if loss_scales.fails(one[2])]
     case, name, rows = (failing or based)[0]
-    title = f"With {name}: " * bool(name) + loss_scales.title(
-        rows, tables.options.equivalence_margin
-    )
+    title = loss_scales.where(name) + loss_scales.title(rows, tables.options.equivalence_margin)
     if len(failing) > 1:
         title += f"; some scale fails in {len(failing)} of {wording.count(len(based), 'setting')}"
     order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))
     sentences = _named([s for _, of, own in order for s in loss_scales.sentences(own, of)])
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
-    own = f"with {wording.verbatim(name)}: " * bool(name) + loss_scales.advice(
-        rows, tables.options.equivalence_margin
+    place = loss_scales.where(wording.verbatim(name))
+    own = (
+        place[:1].lower() + place[1:] + loss_scales.advice(rows, tables.options.equivalence_margin)
     )
     advice = caveats.remedies(tables, "accuracy") or own
     yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)

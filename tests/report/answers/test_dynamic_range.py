@@ -75,3 +75,30 @@ def test_gradients_that_overflow_in_float32_are_not_to_be_sampled_in_it():
     # The riddle: "Sample float32 to know it", of gradients that were sampled in float32.
     said = dynamic_range.sentences(ranges(gradients=np.float32([1.9, np.inf])))
     assert "Some gradients were not finite in float32 itself: no loss scale cures that." in said
+
+
+def test_what_a_narrow_type_flushed_before_is_not_called_zero():
+    # The lie: "30 % are zero already; float16 would flush 0 % more", "No loss scale is needed", of
+    # gradients of which float32's say that 32 is.
+    gradients = np.where(np.arange(1000) < 300, 0, 2.0**-12).astype("float32")
+    known = ranges(gradients=gradients)
+    assert "30 % are zero already" in " ".join(dynamic_range.sentences(known))
+    narrow = replace(known, policy="mixed_float16")
+    first, *others = dynamic_range.answer(narrow)
+    assert first == "Use policy float32."
+    said = " ".join(others)
+    assert "30 % are zero under mixed_float16, what it flushed among them" in said
+    assert "Which loss scale float16 needs is not known" in said
+    assert "No loss scale is needed" not in said
+    needs = dynamic_range.rows(narrow)["Smallest sufficient scale"]
+    assert set(needs) == {"–", "not known"}
+    wide = replace(known, policy="mixed_bfloat16")
+    assert dynamic_range.sentences(wide) == dynamic_range.sentences(known)
+
+
+def test_a_scale_that_does_not_suffice_is_no_sufficient_one():
+    # The lie: "Flushed to zero 100 %", "Smallest sufficient scale 1".
+    tiny = np.full(1000, 2.0**-70, "float32")
+    rows = dynamic_range.rows(ranges(gradients=tiny))
+    own = rows[(rows["Values"] == "gradients of weights") & (rows["Format"] == "float16")]
+    assert own["Smallest sufficient scale"].tolist() == ["none to 2⁴⁰"]

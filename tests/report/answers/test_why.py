@@ -140,3 +140,20 @@ def test_a_cause_that_rests_on_the_measured_peaks_says_their_ratio():
     said = [why.sentence(verdict, found) for verdict in found if verdict.speedup.high < 1]
     assert len(said) == 3
     assert all("in 16 bits on this device (measured peak 0.50× the baseline's)" in s for s in said)
+
+
+def test_the_compiler_of_pytorch_is_not_called_xla():
+    found = verdict(loss("compiled", 0.6))
+    assert "60 % of the step (6 ms) is lost to XLA's code" in why.sentence(found)
+    torch = found.pair.candidate.model_copy(update={"backend": "torch"})
+    found = replace(found, pair=replace(found.pair, candidate=torch))
+    assert "is lost to torch.compile's code, slower here than single" in why.sentence(found)
+
+
+def test_pairs_that_differ_in_epochs_alone_are_told_apart():
+    # The lie: two ratios under one heading.
+    one = verdict()
+    longer = one.pair.candidate.model_copy(update={"epochs": 40})
+    both = [one, replace(one, pair=replace(one.pair, candidate=longer))]
+    assert why.title(both[1], both).endswith("(epochs 40)")
+    assert why.title(both[0], both) != why.title(both[1], both)

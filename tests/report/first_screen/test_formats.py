@@ -226,3 +226,16 @@ def test_formats_with_which_every_run_diverges_are_advised_against():
     answer = question.of(identified(tables_of(base, lost)))
     assert answer.sentences == ["In all runs diverged: **<8,8>**."]
     assert answer.advice == "avoid **<8,8>**."
+
+
+def test_the_fewest_bits_are_the_fewest_of_weights_too():
+    # The lie: "for the fewest bits take activations <4,4>, weights <8,8>", beside <4,4> of both.
+    groups = [emulated_runs([1.0, 1.1, 1.2])]
+    for error, activations, weights in (
+        (0.10, "<4,4>", "<8,8>"), (0.15, "<4,4>", "<4,4>"), (0.2, "<8,8>", "<8,8>"),
+        (8.0, "<2,2>", "<8,8>"),
+    ):  # fmt: skip
+        own = {"propagation": activations, "weight_format": weights, "rounding": "stochastic"}
+        groups.append(emulated_runs([1.0 + error, 1.1 + error, 1.2 + error], **own))
+    advice = question.of(identified(tables_of(*groups))).advice
+    assert advice.startswith("for the fewest bits take **<4,4>, rounded stochastically**")

@@ -242,3 +242,21 @@ def test_weights_that_nobody_may_use_need_no_repeats_of_their_speed():
         made += [base, quantized("int4", block, {"val_accuracy": 0.9}, near, same)]
     advice = question.of(identified(tables(made))).advice
     assert advice == "keep float32: all lose more than 1 percentage point of accuracy."
+
+
+@pytest.mark.parametrize(
+    ("after", "took"), [(1100, "take 107 % of the bytes"), (0, "take a size that is not recorded")]
+)
+def test_weights_that_take_more_bytes_are_not_advised_for_fewer(after, took):
+    # The lie: "int8 shrinks the weights to 107 % of their bytes; for fewer bytes take int8".
+    made = []
+    for block in range(3):
+        base = record("float32", block, 0.1)
+        base["parameters"] |= {"phase": "inference"}
+        same = {"val_accuracy": 0.9}
+        one = quantized("int8", block, same, same, record("float32", block, 0.12))
+        one["quantized"] |= {"bytes_before": 1024 * bool(after), "bytes_after": after}
+        made += [base, one]
+    answer = question.of(identified(tables(made)))
+    assert answer.title.startswith(f"the weights of int8 {took}")
+    assert answer.advice == "keep float32: quantized weights are not known to take fewer bytes."

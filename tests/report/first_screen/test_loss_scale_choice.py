@@ -8,6 +8,7 @@ from builders import (
     tables,
 )
 
+from mptexp.report.answers import loss_scales
 from mptexp.report.first_screen import question
 
 
@@ -82,3 +83,11 @@ def test_every_setting_in_which_a_scale_fails_is_counted_and_comes_first():
     assert answer.title.endswith("; some scale fails in 2 of 4 settings")
     assert ["alexnet" in answer.sentences[0], "vit" in answer.sentences[1]] == [True, True]
     assert answer.sentences[2].endswith(" 1 more finding: see the table.")
+
+
+def test_a_point_without_xla_has_no_second_with():
+    # "With without XLA: mixed_float16 trains …".
+    assert loss_scales.where("without XLA") == "Without XLA: "
+    assert loss_scales.where("with XLA, model mlp") == "With XLA, model mlp: "
+    assert loss_scales.where("model mlp") == "With model mlp: "
+    assert loss_scales.where("") == ""

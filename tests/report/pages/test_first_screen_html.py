@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from dataclasses import replace
 from functools import cache
 from html import escape
 
@@ -422,3 +423,19 @@ def test_xla_is_advised_against_where_it_hurts_alone(tmp_path):
     assert "Leave XLA off with model mlp (jit off): with it steps take 2.0 to 3.0 times" in said
     said = first_screen_html.advice(measured(tmp_path / "one", times[:2]))
     assert "Leave XLA off (jit off): with it steps take 2.0 to 3.0 times as long." in said
+
+
+@pytest.mark.parametrize("rows", [{"rows": []}, None])
+def test_without_a_trace_no_cause_is_excluded(rows):
+    # The lie: "no known cause takes more than 10 % of the step", of steps that nobody traced.
+    found = made(loss("host", 0.05))
+    assert first_screen_html._nothing([replace(found, candidate={"profile": rows})]) == ""
+
+
+def test_a_cause_that_is_not_certain_is_not_excluded():
+    # The lie: "no known cause takes more than 10 %", beside "30 % (at least 3 %)".
+    clean = published("why-imagenette-64px-cpu").verdicts[0]
+    assert "no known cause" in first_screen_html._nothing([clean])
+    unsure = replace(clean, losses=[loss("memory", 0.3, least=0.03)])
+    assert not unsure.blamed
+    assert first_screen_html._nothing([unsure]) == ""
