@@ -161,6 +161,12 @@ def _explained(sweep: MeasuredSweep, where: str) -> str:
     causes = {v.blamed[0].cause.name: v.blamed[0].cause for v in about if _is_explained(v)}
     if not where or len(causes) != 1 or not all(map(_is_explained, about)):
         return finding
+    # The title is of all settings of that ratio: a cause of some is left to the sentences.
+    policy, ratios = about[0].pair.candidate.policy, [v.speedup.estimate for v in about]
+    told = [bar.value for bar in sweep.subject.bars if bar.policy == policy]
+    told = [value for value in told if min(ratios) / SAME <= value <= max(ratios) * SAME]
+    if len(told) > len(about):
+        return finding
     shares, cause = [v.blamed[0].share for v in about], *causes.values()
     # What the cause says too is said once.
     shorter = finding.replace(" (emulated)", "", 1) if cause.emulated else finding
