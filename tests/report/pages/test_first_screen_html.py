@@ -381,7 +381,8 @@ def measured(root, times):
         for policy, step_s in steps.items():
             for block in range(3):
                 jit = parameters.get("jit") == "on"
-                made = record(policy, block, step_s * 1.001**block, jit=jit)
+                size = parameters.get("batch_size", 32)
+                made = record(policy, block, step_s * 1.001**block, batch_size=size, jit=jit)
                 run = Run(**made["parameters"] | parameters)
                 made |= {"parameters": run.model_dump(), "run_id": run.run_id()}
                 made["environment"] = CARD
