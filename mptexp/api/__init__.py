@@ -21,7 +21,6 @@ PARTS = {
     ),
     "mptexp.api.diagnosing": "execute_diagnosis open_diagnosis verdicts",
     "mptexp.api.gpu_hour": "measure_hour",
-    "mptexp.execution.directory": "is_at_work",
     "mptexp.execution.local_executor": "Execution",
     "mptexp.execution.plan": "remaining_s",
     "mptexp.execution.preparation": "look",

@@ -106,8 +106,8 @@ def is_free(file: Path, text: str) -> bool:
 
 def planned(
     job: Job, only: Sequence[str] = (), repair: Collection[str] = ()
-) -> tuple[list[Planned], list[dict[str, Any]], plan.Costs]:
-    """Returns the chosen runs of a sweep, a row of a table for each, and what runs cost.
+) -> tuple[list[Planned], list[dict[str, Any]], plan.Costs, bool]:
+    """The chosen runs of a sweep, a row for each, what runs cost, and whether some are at work.
 
     The costs are those that all runs of the directory tell, also those that were not chosen.
     Beside a command that is at work there, nothing is said to be measured again: its blocks are
@@ -128,7 +128,7 @@ def planned(
         | {"state": p.state, "cost_s": costs.run_s(plan.point(p.run)) if p.due else p.wall_s}
         for p in chosen
     ]
-    return chosen, rows, costs
+    return chosen, rows, costs, busy
 
 
 def absent(runs: Iterable[Run]) -> list[str]:

@@ -76,7 +76,8 @@ def plan(
     from mptexp.spec.names import MODELS
 
     job = api.open_sweep(file, directory, overrides or [])
-    chosen, rows, costs = api.planned(job, only or [], api.curable(job) if repair else ())
+    again = api.curable(job) if repair else ()
+    chosen, rows, costs, busy = api.planned(job, only or [], again)
     due = [p.run for p in chosen if p.due]
     if not fast and any(map(preparation.key, due)):
         with working("looking at data and model"):
@@ -94,7 +95,7 @@ def plan(
     result({"runs": runs, **numbers, "executes": code})
     for sentence in (*api.idle(job.sweep), *api.absent(due)):
         caution(sentence)
-    if api.is_at_work(job.directory):
+    if busy:
         place = job.directory.root
         caution(f"{place}: another mptexp command is at work here; its runs are shown as pending")
     for name, value in job.sweep.unnamed().items():

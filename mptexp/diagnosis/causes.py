@@ -1,4 +1,4 @@
-"""What a step's time goes to, and what it is lost to: one row each.
+"""What a step's time goes to and is lost to: one row each, with its sentence and remedies.
 
 Adding a cause touches this file and its test; one that the time breakdown is to tell apart also
 needs a rule in `breakdown`, one that none of the functions of `cause_times` measures a function
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mptexp.diagnosis import ablations, cause_times
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.cause_times import Case, Loss
+from mptexp.spec.run import Run
 
 BY_PEAK = "(measured peak)"  # in sentences that rest on it, where the ratio of the peaks may stand
 LEAST_CERTAIN = 0.05  # that a cause which is named takes for certain, with a confidence of 95 %
@@ -50,10 +51,12 @@ class Remedy:
         text: for readers.
         ablation: the change as a run; None where there is no such run. Measured to hurt, or in
             effect already, it is not advised.
+        idle: whether a run has it already, of what no ablation changes.
     """
 
     text: str
     ablation: Ablation | None = None
+    idle: Callable[[Run], bool] = lambda run: False
 
 
 XLA = Remedy("compile the step (jit on)", ablations.XLA_ON)
@@ -150,7 +153,10 @@ ROWS: tuple[Category, ...] = (
         sentence="is loss scaling",
         remedies=(
             Remedy("mixed_bfloat16, which needs none"),
-            Remedy("a fixed loss_scale, which costs less"),
+            Remedy(
+                "a fixed loss_scale, which costs less",
+                idle=lambda run: not isinstance(run.loss_scale, str),
+            ),
         ),
         colour="#f0e442",
     ),

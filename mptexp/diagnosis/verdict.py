@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import pandas as pd
@@ -18,8 +19,16 @@ from mptexp.diagnosis import ablations, breakdown, kernel_arithmetic, proposals,
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.cause_times import LEAST_SHARE, Case, Loss, left, within_the_step
 from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN
-from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, effect, together
-from mptexp.diagnosis.pairs import Pair, pairs
+from mptexp.diagnosis.effects import (
+    MOST_BLOCKS,
+    NOTHING,
+    Effect,
+    Records,
+    Said,
+    effect,
+    together,
+)
+from mptexp.diagnosis.pairs import Pair, in_block, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import results_table
@@ -27,6 +36,7 @@ from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.run import Run
 
 FEWEST_GROUPS = 3  # of traced steps, from which their spread is known
+ALIKE = 1.1  # times a ratio: what lies closer is told as one
 LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and how many
 # Tried where no trace asks for them, too: a sweep may hold them as axes of its matrix.
 ALWAYS = (ablations.INPUT, ablations.XLA_ON, ablations.XLA_OFF, ablations.STRICT)
@@ -51,9 +61,12 @@ class Verdict:
         unexplained: share of the step that no rule names, of what ablations leave of it; NaN
             without a time breakdown.
         missing: why there is no time breakdown; empty where there is one.
-        hurtful: the ablations that made the candidate slower at another point of this model.
+        hurtful: the ablations that made the candidate slower at another point of this model, or
+            with which no run of its own in the sweep ended well.
         other: whether the traced runs differ from the sweep's in more than being traced, or their
             steps take another time.
+        as_layers: baseline over candidate of what the layers take alone, where the step's is about
+            that and `possible` is NaN for being a little less; else NaN.
     """
 
     pair: Pair
@@ -66,6 +79,7 @@ class Verdict:
     missing: str = ""
     hurtful: frozenset[str] = frozenset()
     other: bool = False
+    as_layers: float = math.nan
 
     @property
     def speedup(self) -> Contrast:
@@ -133,14 +147,14 @@ class Verdict:
         """What to change against a loss, with what it gave the candidate where it was measured.
 
         Left out is what was measured to make steps slower, here or, where it was not measured here,
-        at another point of this model; and what the run does already. A gain that is not valid is
-        none, but no reason to advise what looked slower.
+        at another point of this model; what ended without a result; and what the run does already.
+        A gain that is not valid is none, but no reason to advise what looked slower.
         """
         made: list[tuple[str, Contrast | None]] = []
         for remedy in loss.cause.remedies:
             ablation = remedy.ablation
             if ablation is None:
-                made.append((remedy.text, None))
+                made += [(remedy.text, None)] * (not remedy.idle(self.pair.candidate))
                 continue
             gain, is_valid = self._gain(ablation)
             slower = _hurts(gain) if gain else ablation.name in self.hurtful
@@ -276,7 +290,12 @@ def of_pairs(chosen: Sequence[Pair], records: Records, said: Said = NOTHING) -> 
         for pair, two, effects in zip(chosen, traced, made, strict=True)
     ]
     return [
-        replace(one, hurtful=_hurtful(one, verdicts), possible=_possible(one, verdicts))
+        replace(
+            one,
+            hurtful=_hurtful(one, verdicts) | _without_result(one.pair, records, notebook),
+            possible=(possible := _possible(one, verdicts)),
+            as_layers=_as_layers(one) if math.isnan(possible) else math.nan,
+        )
         for one in verdicts
     ]
 
@@ -291,6 +310,12 @@ def _possible(verdict: Verdict, among: Iterable[Verdict]) -> float:
     bound = max([v.possible for v in alike if not math.isnan(v.possible)], default=math.nan)
     exceeded = any(one.speedup.estimate > bound for one in alike)
     return math.nan if math.isnan(verdict.possible) or exceeded else bound
+
+
+def _as_layers(verdict: Verdict) -> float:
+    """What a pair's layers alone gain, where its step gains about as much; else NaN."""
+    gained = verdict.speedup.estimate / verdict.possible
+    return verdict.possible if 1 / ALIKE <= gained <= ALIKE else math.nan
 
 
 def _work(verdict: Verdict) -> tuple:
@@ -338,6 +363,20 @@ def _hurtful(verdict: Verdict, among: Iterable[Verdict]) -> frozenset[str]:
     effects = [e for other in among if _model(other.pair.candidate) == of for e in other.effects]
     gains = [(effect.ablation.name, effect.gains.get(of[-1])) for effect in effects]
     return frozenset(name for name, gain in gains if gain and _hurts(gain))
+
+
+def _without_result(pair: Pair, records: Records, notebook: str) -> frozenset[str]:
+    """What is advised and, made to the candidate in the sweep, had no run that ended well."""
+    advised = [r.ablation for cause in CAUSES for r in cause.remedies if r.ablation]
+    changed = {ablation.name: ablation.variants(*pair.policies)[1] for ablation in advised}
+    ends = {name: _ends(run, records, notebook) for name, run in changed.items()}
+    return frozenset(name for name, own in ends.items() if own and "ok" not in own)
+
+
+def _ends(run: Run, records: Records, notebook: str) -> set[str]:
+    """How the blocks of a run ended."""
+    made = (records.get(in_block(run, block).run_id(notebook)) for block in range(MOST_BLOCKS))
+    return {record["status"] for record in takewhile(bool, made)}
 
 
 def _model(run: Run) -> tuple[str, ...]:

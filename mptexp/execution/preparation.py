@@ -113,18 +113,13 @@ def _ended(status: int) -> str:
     return f"the process ended by itself, with status {status}"
 
 
-def _is_tried(run: Run) -> bool:
-    """Whether its model is built once: the user's own, and one with layers that they name."""
-    return run.model not in MODELS or bool(run.float32_layers)
-
-
 def key(run: Run) -> tuple[Any, ...]:
     """What runs share that one preparation serves; empty if none is needed.
 
-    It consists of the model, if it is to be tried, and of what decides the prepared data.
+    It consists of the model, if it is to be built once, and of what decides the prepared data.
     """
     built = (run.model, run.from_logits, run.data_format, run.normalization, run.float32_layers)
-    model = (*built, run.depth) if _is_tried(run) else None
+    model = (*built, run.depth) if run.names_own else None
     data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
     data += (run.sequence_length, run.tokenizer, run.vocabulary)
     ready = run.dataset in DATASETS and run.dataset not in TEXTS

@@ -404,6 +404,11 @@ class Run(StrictModel):
             raise ParamsError(f"no parameter {', '.join(missing)}; see docs/params.md for all")
         return cls(**{name: names[name] for name in cls.model_fields})
 
+    @property
+    def names_own(self) -> bool:
+        """Whether its model, or a layer in it, is named by the user, who may be mistaken."""
+        return self.model not in MODELS or bool(self.float32_layers)
+
     def run_id(self, notebook: str = "train") -> str:
         """12 hex digits that name this point on every machine.
 

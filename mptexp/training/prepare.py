@@ -56,8 +56,7 @@ def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
     Their own under a mixed policy, which shows whether its last layer is in float32. Its values are
     looked at as they are without emulated formats, which it is then asked to take.
     """
-    own = run.model not in MODELS
-    if not (own or run.float32_layers) or not importlib.util.find_spec(run.backend):
+    if not run.names_own or not importlib.util.find_spec(run.backend):
         return
     os.environ["KERAS_BACKEND"] = run.backend
     precision.load(run.backend)
@@ -68,7 +67,7 @@ def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
     plain = run.model_copy(update={"propagation": "policy", "weight_format": "policy"})
     model = models.build(plain, shape, classes)
-    if own:
+    if run.model not in MODELS:
         user_model.check_values(plain, model)
     if plain != run:
         models.build(run, shape, classes)

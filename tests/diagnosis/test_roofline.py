@@ -71,6 +71,18 @@ def test_the_possible_speedup_is_the_ratio_of_the_needs():
     assert roofline.possible_speedup(baseline, candidate) == pytest.approx(0.4 / 0.2)
 
 
+def test_matrix_work_of_which_nothing_is_known_leaves_the_bound_open():
+    # The lie: "where its layers alone would be about 1.8× faster", of layers with a sixth of the
+    # step's time: the rest was an Einsum of somebody's own, counted as a copy of its arrays.
+    own = [*LAYERS, layer("einsum", None, 1e6)]
+    rows = [("conv", 0.1), ("einsum", 0.8)]
+    assert math.isnan(roofline.possible_speedup(*[record(1e10, own, rows=rows)] * 2))
+    little = [("conv", 0.8), ("einsum", 0.05)]
+    assert roofline.possible_speedup(*[record(1e10, own, rows=little)] * 2) == 1
+    alone = [*LAYERS, layer("einsum", None, 1e6, alone_s=0.7)]
+    assert roofline.possible_speedup(*[record(1e10, alone, rows=rows)] * 2) == 1
+
+
 def test_a_peak_that_a_step_exceeds_bounds_nothing():
     # The lie: "the device would allow 1.8×", by a peak of which the step did 255 %.
     baseline, candidate = (record(1e10, LAYERS, rows=ROWS) for _ in range(2))

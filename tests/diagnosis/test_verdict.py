@@ -193,6 +193,43 @@ def test_a_remedy_that_was_tried_and_failed_or_that_the_backend_refuses_is_not_a
         assert not refused & {text for text, _ in found.remedies(WAITS)}
 
 
+@pytest.mark.parametrize(("ends", "advised"), [(["oom", "oom"], False), (["oom", "ok"], True)])
+def test_a_change_with_which_no_run_of_the_sweep_ended_well_is_not_advised(ends, advised):
+    # "To go faster: a larger batch", where the sweep's own runs at twice the batch had no memory.
+    pair, records = tried(32, 0)
+    larger = ablations.BATCH.variants(*pair.policies)[1]
+    for block, status in enumerate(ends):
+        records[in_block(larger, block).run_id()] = {
+            "status": status, "error": "the device is out of memory", "identity": IDENTITY,
+            "notebook": "train", "timing": {"images_per_s": 1.0},
+        }  # fmt: skip
+    (found,) = verdict.of_pairs([pair], records)
+    assert ("a larger batch" in {text for text, _ in found.remedies(WAITS)}) is advised
+
+
+def test_what_a_run_has_already_is_not_advised():
+    # "To go faster: a fixed loss_scale, which costs less", to a run with one.
+    scaling = loss("loss scaling", 0.3)
+    for scale, advised in (("dynamic", True), (1024.0, False)):
+        run = made().pair.candidate.model_copy(update={"loss_scale": scale})
+        found = replace(made(), pair=replace(made().pair, candidate=run))
+        texts = {text for text, _ in found.remedies(scaling)}
+        assert ("a fixed loss_scale, which costs less" in texts) is advised
+        assert "mixed_bfloat16, which needs none" in texts
+
+
+def test_a_step_that_gains_what_its_layers_gain_alone_has_that_for_a_reason():
+    # Once "1.55× faster: no known cause exceeds 10 % of the step", of layers that gain no more.
+    found = published("why-imagenette-64px-cpu").verdicts[0]
+    assert math.isnan(found.possible)
+    assert found.as_layers == pytest.approx(1.52, abs=0.01)
+    assert ", as its layers alone are (about 1.5× faster): " in why.sentence(found)
+    # A seventh as fast, where the layers alone are an eighth: the bound says nothing of the step.
+    emulated = published(WHY.root.name).verdicts[0]
+    assert math.isnan(emulated.as_layers)
+    assert "alone" not in why.sentence(emulated)
+
+
 def test_a_traced_run_of_another_model_than_the_sweeps_is_known():
     pair, _ = tried(16, 0)
     own, traced = (

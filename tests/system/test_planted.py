@@ -191,8 +191,12 @@ class Penalty(layers.Layer):
         return x
 
 class Resized(layers.Layer):
+    def __init__(self, factor=2):
+        super().__init__()
+        self.factor = factor
+
     def call(self, x):
-        larger = tf.image.resize(x, (2 * x.shape[1], 2 * x.shape[2]))
+        larger = tf.image.resize(x, (self.factor * x.shape[1], self.factor * x.shape[2]))
         return tf.cast(tf.image.resize(larger, x.shape[1:3]), x.dtype)
 
 class Text(layers.Layer):
@@ -346,6 +350,7 @@ def _turned(x):
 
 PLANTS = {
     "python": lambda x: Python(dtype="float32")(x),
+    "identity": lambda x: layers.Identity(dtype="float32")(x),
     "checks": lambda x: Checks()(x),
     "casts": lambda x: Casts()(x),
     "loss": lambda x: Large(heavy)(x),
@@ -357,7 +362,7 @@ PLANTS = {
     "py_function": lambda x: Eager()(x),
     "add_loss": lambda x: Penalty()(x),
     "lstm": functools.partial(_recurrent, dropout=0.0),
-    "resize": lambda x: Resized()(x),
+    "resized": lambda x: Resized()(x),
     "strings": lambda x: Text()(x),
     "unique": lambda x: Unique()(x),
     "fft": lambda x: Spectrum()(x),
@@ -388,6 +393,7 @@ PLANTS = {
 def planted(shape, classes, plant):
     x = pictures = layers.Input(shape)
     x = _turned(x) if plant == "preprocessing" else x
+    x = Resized(factor=8)(x) if plant == "resize" else x
     for _ in range(2):
         x = layers.Conv2D(64, 3, padding="same", activation="relu")(x)
         x = PLANTS.get(plant, lambda x: x)(x)
@@ -395,7 +401,7 @@ def planted(shape, classes, plant):
     x = layers.Dense(classes)(layers.GlobalAveragePooling2D()(x))
     return keras.Model(pictures, layers.Activation("softmax", dtype="float32")(x))
 
-for name in (*PLANTS, "preprocessing", "nothing"):
+for name in (*PLANTS, "preprocessing", "resize", "nothing"):
     globals()[f"with_{name}".replace(" ", "_")] = functools.partial(planted, plant=name)
 
 def separable(shape, classes):
@@ -648,12 +654,21 @@ WEIGHS = ["python", "checks", "casts", "loss", "preprocessing", "random", "no 16
 @pytest.mark.bench
 def test_a_part_of_the_model_that_weighs(place, name):
     settings = {"model": f"planted_models:with_{name}".replace(" ", "_"), "batch_size": 64}
-    bare = "with_large" if name == "loss" else "with_nothing"
+    # What the casts of a layer kept in float32 cost is no cost of its Python.
+    bare = {"loss": "with_large", "python": "with_identity"}.get(name, "with_nothing")
     records, found = diagnosed(place, settings, beside=f"planted_models:{bare}")
     # Random numbers are drawn beside a convolution, which has half of each instant they share.
     within = 0.15 if name == "random" else 0.1
     cause = OF_CAUSE.get(name, name)
     check(records[1]["planted"], cause, found, f"{name} in the model", within)
+
+
+@pytest.mark.bench
+def test_resizing_what_a_model_computes_is_memory_bound_work(place):
+    # In float32 under both policies: what is named is what 16 bits would save.
+    settings = {"model": "planted_models:with_resized", "batch_size": 64}
+    records, found = diagnosed(place, settings, beside="planted_models:with_nothing")
+    check(records[1]["planted"] / 2, "memory", found, "resizing of features")
 
 
 @pytest.mark.bench

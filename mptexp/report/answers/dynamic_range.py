@@ -22,7 +22,6 @@ NOTE = (
 )
 # Trainings were measured to bear scales that flush more, and to diverge with ones that flush less.
 UNKNOWN = "with which scales it trains, range alone does not say"
-HIDDEN = "what its own type flushed is among the zeros; sample float32 to know it"
 OF_RANGE = (
     "This follows from the range of the numbers alone: whether the policy is faster on this device "
     "is for `mptexp run` to measure."
@@ -176,7 +175,7 @@ def _of_float16(advised: Advice) -> str:
     if {*advised.not_finite} & {*GRADIENTS} and advised.fixed_scales is None:
         return "Which loss scale float16 bears is not known, as its gradients' largest is not."
     if advised.hidden:
-        return f"Which loss scale float16 needs is not known: {HIDDEN}."
+        return "Which loss scale float16 needs, gradients that were sampled in it do not say."
     if not advised.scalable:
         return (
             "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and "
@@ -237,7 +236,10 @@ def _scales(measured: DynamicRange) -> str:
     if not any(measured.counted(kind) for kind in GRADIENTS):
         return "All gradients that were sampled are zero, and so they are with any loss scale."
     if out_of_range.hidden(measured):
-        return f"Which loss scale float16 needs is not known: {HIDDEN}."
+        return (
+            "Which loss scale float16 needs is not known: what its own type flushed is among the "
+            "zeros; sample float32 to know it."
+        )
     if least is None or most is None:
         most_tried = power(out_of_range.MOST_SCALE)
         return f"No loss scale up to {most_tried} has float16 flush at most 0.1 % of the gradients."

@@ -77,7 +77,7 @@ def _without_result(tables: Tables) -> str:
             if "ok" not in met and {*met.index} != {"diverged"} and policy not in defaults:
                 each = [f"{n} {ends(status, n > 1)}" for status, n in met.items()]
                 how = f"all {ends(met.index[0], True)}" if len(met) == 1 else listed(each)
-                how = how.replace("all are not", "none is")
+                how = "none is supported" if {*met.index} == {"unsupported"} else how
                 ended.setdefault(how, []).append(f"**{policy}**")
         for how, names in ended.items():
             said.append(f"No run of {listed(names)}{on} ended well: {how}.")

@@ -40,14 +40,14 @@ def by_point(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def where(title: str) -> str:
-    """`With model mlp: `, `Without XLA: `: what a sentence on a point opens with."""
+    """`with model mlp: `, `without XLA: `: what is said of a point opens with it."""
     opens = title.startswith(("with ", "without "))
-    return f"{wording.capitalized(title if opens else f'with {title}')}: " if title else ""
+    return f"{'' if opens else 'with '}{title}: " if title else ""
 
 
 def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     """What each policy bears, a sentence per policy; rows and title as `by_point` gives them."""
-    head, made = where(wording.verbatim(title)), []
+    head, made = wording.capitalized(where(wording.verbatim(title))), []
     for own in _policies(rows):
         dynamic, parts = _dynamic(own), []
         if good := loss_scale.ranges(own)["train"]:
@@ -217,7 +217,7 @@ def _by_cost(rows: pd.DataFrame, margin: float) -> str:
     own, _ = min(failing, key=lambda one: len(one[1]))
     policy, ends = own.policy.iloc[0], _ends(own, margin)
     fails = [
-        f"{does}{' a loss scale of' * (not ends)} {_scales(failed, _tried(own))}"
+        f"{does}{f' {_loss_scales(failed)} of' * (not ends)} {_scales(failed, _tried(own))}"
         for does, failed in _failing(own, ("diverge", "at times"))
     ]
     fails += [text for text in _dynamic_fails(own) if text.startswith("diverges")]
@@ -301,7 +301,11 @@ def _with_scales(good: Sequence[float], tried: Sequence[float]) -> str:
     """With which scales a policy trains; one that was tried with none alone trains without."""
     if tried == [1.0]:
         return "without a loss scale"
-    return f"with a loss scale of {_scales(good, tried)}"
+    return f"with {_loss_scales(good)} of {_scales(good, tried)}"
+
+
+def _loss_scales(scales: Sequence[float]) -> str:
+    return "a loss scale" if len(scales) == 1 else "loss scales"
 
 
 def _with_all(rows: pd.DataFrame, tried: Sequence[float], named: bool = False) -> str:
@@ -315,7 +319,7 @@ def _with_all(rows: pd.DataFrame, tried: Sequence[float], named: bool = False) -
     fixed = set(rows.loss_scale) - {"dynamic"}
     if numbers == [1.0] and (fixed == {"none"} or (tried == [1.0] and not dynamic)):
         return wording.listed(["without a loss scale", *(f"with {text}" for text in dynamic)])
-    what = ("a loss scale of " if len(numbers) == 1 else "loss scales of ") * named
+    what = f"{_loss_scales(numbers)} of " * named
     return f"with {wording.listed([what + _scales(numbers, tried)] * bool(numbers) + dynamic)}"
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -78,7 +79,7 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = verdict.pair.candidate, defaults()
     names = ["input_mode"] * (run.input_mode != usual["input_mode"])
-    named = [in_words(n, getattr(run, n)) for n in [*names, *_varying(among)]]
+    named = [_named(n, getattr(run, n)) for n in [*names, *_varying(among)]]
     if len({other.pair.candidate.backend for other in among}) > 1:
         named.insert(len(names), BACKENDS[run.backend])
     if run.jit != usual["jit"]:
@@ -86,13 +87,19 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
     return f" ({', '.join(named)})" if named else ""
 
 
+def _named(name: str, value: Any) -> str:
+    return f"{wording.ON}{value}" if name == "gpu_model" else in_words(name, value)
+
+
 def _possible(verdict: Verdict) -> str:
-    if math.isnan(verdict.possible):
+    alone = verdict.as_layers if math.isnan(verdict.possible) else verdict.possible
+    if math.isnan(alone):
         return ""
-    about = _roughly(max(verdict.possible, 1 / verdict.possible))
+    about, how = _roughly(max(alone, 1 / alone)), "slower" if alone < 1 else "faster"
     if about == "1":
         return ", where its layers alone would take about the same time on this device"
-    how = "slower" if verdict.possible < 1 else "faster"
+    if math.isnan(verdict.possible):
+        return f", as its layers alone are (about {about}× {how})"
     return f", where its layers alone would be about {about}× {how}"
 
 

@@ -28,7 +28,7 @@ from mptexp.report.text.task_words import Measure
 NONE = "No run of this sweep succeeded"
 SEVERAL = 2  # epochs, from which a long training asks for accuracy
 SMALLER = "a smaller batch, which fits all of them, would compare them."
-AGAIN = "mend what the runs without a result name; the same command makes them again."
+AGAIN = "mend what the runs without a result name; the same command makes them again"
 UNPROVEN = {"too few repeats", "too few images", "images not recorded"}  # verdicts
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
@@ -168,13 +168,14 @@ def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     return wording.listed([f"{first} of {wording.count(len(table), 'setting')}", *more])
 
 
-def _retry(runs: pd.DataFrame) -> str:
+def retry(runs: pd.DataFrame) -> str:
     """What would compare policies of which some did not end well."""
+    again = "" if runs.status.isin(FINAL).all() else AGAIN
     if (runs.status == "oom").any():
-        return SMALLER
+        return f"{again}; {SMALLER}" if again else SMALLER
     if (runs.status[runs.policy == "float32"] == "diverged").any():
         return RETRY
-    return "" if runs.status.isin(FINAL).all() else AGAIN
+    return f"{again}." if again else ""
 
 
 def _alone(tables: Tables) -> Subject:
@@ -183,7 +184,7 @@ def _alone(tables: Tables) -> Subject:
     ended, met = findings.ended(tables), {*tables.results.status} - {"ok"}
     if tables.ok.empty or (ended and met != {"unsupported"}):
         title = "All runs diverged" if {*tables.results.status} == {"diverged"} else ended or NONE
-        return Subject(title, said, advice=_retry(tables.results))
+        return Subject(title, said, advice=retry(tables.results))
     rows = summary.headline(tables).dropna(subset="step_s")
     if len(rows) != 1:
         return Subject("Nothing to compare: no policy was measured beside its baseline", said)

@@ -54,12 +54,11 @@ def _short(made: Subject) -> Subject:
     name = bar.label.partition(", ")[0]
     alike = [other for other in made.bars if other.label.startswith(f"{name}, ")]
     name = name if all(other.finding == "slower" for other in alike) else bar.label
-    times = wording.times(bar.value)
-    if wording.is_even(bar.value):
-        return replace(made, title=f"{name} is {times} {wording.than(times)} a plain loop")
-    bound = "up to " * (len(slower) > 1)
-    title = f"{name} is {bound}{times} than a plain loop"
-    return replace(made, title=title, advice="a plain loop avoids what Keras costs there.")
+    times, costs = wording.times(bar.value), not wording.is_even(bar.value)
+    bound = "up to " * (len(slower) > 1 and costs)
+    title = f"{name} is {bound}{times} {wording.than(times)} a plain loop"
+    advice = "a plain loop avoids what Keras costs there." if costs else made.advice
+    return replace(made, title=title, advice=advice)
 
 
 def _headed(bars: Sequence[Bar], what: str, base: str) -> list[Bar]:

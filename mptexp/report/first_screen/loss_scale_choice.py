@@ -12,28 +12,25 @@ from mptexp.report.text import wording
 def of(tables: Tables) -> Iterator[Subject]:
     """The loss scales that train, of the first point that has several."""
     points = loss_scales.by_point(loss_scale.table(tables))
+    points = [(title, rows) for title, rows in points if set(rows.policy) != {"float32"}]
     if not points:
         return
-    doubtful = bool(caveats.doubts(tables, "accuracy"))
+    doubtful, margin = bool(caveats.doubts(tables, "accuracy")), tables.options.equivalence_margin
     if doubtful:
-        margin = tables.options.equivalence_margin
         points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
     # Of several points one that fails decides; what trains is said of the first.
     cases = [(str(number), *point) for number, point in enumerate(points, 1)]
     based = [one for one in cases if not loss_scales.without_baseline(one[2])] or cases
     failing = [one for one in based if loss_scales.fails(one[2])]
     case, name, rows = (failing or based)[0]
-    title = loss_scales.where(name) + loss_scales.title(rows, tables.options.equivalence_margin)
+    title = wording.capitalized(loss_scales.where(name)) + loss_scales.title(rows, margin)
     if len(failing) > 1:
         title += f"; some scale fails in {len(failing)} of {wording.count(len(based), 'setting')}"
     order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))
     sentences = _named([s for _, of, own in order for s in loss_scales.sentences(own, of)])
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
-    place = loss_scales.where(wording.verbatim(name))
-    own = (
-        place[:1].lower() + place[1:] + loss_scales.advice(rows, tables.options.equivalence_margin)
-    )
+    own = loss_scales.where(wording.verbatim(name)) + loss_scales.advice(rows, margin)
     advice = caveats.remedies(tables, "accuracy") or own
     yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)
 

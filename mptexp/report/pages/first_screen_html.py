@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from html import escape, unescape
-from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -164,8 +163,7 @@ def _explained(sweep: MeasuredSweep, where: str) -> str:
     # The title is of all settings of that ratio: a cause of some is left to the sentences.
     policy, ratios = about[0].pair.candidate.policy, [v.speedup.estimate for v in about]
     told = [bar.value for bar in sweep.subject.bars if bar.policy == policy]
-    told = [value for value in told if min(ratios) / SAME <= value <= max(ratios) * SAME]
-    if len(told) > len(about):
+    if sum(any(_is_near(value, ratio) for ratio in ratios) for value in told) > len(about):
         return finding
     shares, cause = [v.blamed[0].share for v in about], *causes.values()
     # What the cause says too is said once.
@@ -184,9 +182,13 @@ def _is_about(title: str, verdict: Verdict) -> bool:
 
 def _is_like(verdict: Verdict, titled: Verdict) -> bool:
     """Whether a pair has the titled one's policy and ratio, as far as a title tells ratios."""
-    pairs, ratios = (verdict.pair, titled.pair), (verdict.speedup, titled.speedup)
-    least, most = sorted(ratio.estimate for ratio in ratios)
-    return pairs[0].candidate.policy == pairs[1].candidate.policy and most <= SAME * least
+    policies = {one.pair.candidate.policy for one in (verdict, titled)}
+    return len(policies) == 1 and _is_near(verdict.speedup.estimate, titled.speedup.estimate)
+
+
+def _is_near(one: float, other: float) -> bool:
+    """Whether a title tells two ratios as one."""
+    return max(one, other) <= SAME * min(one, other)
 
 
 def _is_explained(verdict: Verdict) -> bool:
@@ -386,16 +388,23 @@ def _compiler(verdicts: Sequence[Verdict]) -> str:
     places = [place.removeprefix(", ") for place in places]
     if not all(places):  # what is slower is told apart by its policy alone
         places = [one.pair.candidate.policy for one in of]
-    helps = any(
-        effect.is_valid and (gain.low > 1 if effect.ablation.name == XLA_ON.name else gain.high < 1)
-        for effect in chain(*(verdict.effects for verdict in verdicts))
-        for gain in effect.gains.values()
-        if effect.ablation.name in (XLA_ON.name, XLA_OFF.name)
-    )
-    where = f" with {wording.verbatim(' or '.join(dict.fromkeys(places)))}" * helps
+    where = f" with {wording.verbatim(' or '.join(dict.fromkeys(places)))}" * _helps(verdicts)
     return (
         f"Leave {name} off{where} (jit off): with it steps take {' to '.join(ends)} times as long."
     )
+
+
+def _helps(verdicts: Sequence[Verdict]) -> bool:
+    """Whether compiling the step is proven to gain anywhere."""
+    gains = [
+        (effect.ablation.name, gain)
+        for verdict in verdicts
+        for effect in verdict.effects
+        for gain in effect.gains.values()
+        if effect.is_valid
+    ]
+    on = any(gain.low > 1 for name, gain in gains if name == XLA_ON.name)
+    return on or any(gain.high < 1 for name, gain in gains if name == XLA_OFF.name)
 
 
 def _remedies(verdicts: Sequence[Verdict]) -> str:

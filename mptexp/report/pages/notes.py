@@ -35,9 +35,9 @@ PERPLEXITY = (
 )
 BEST_BATCHES = (
     "The first table of this report compares policies at the same batch size; this one gives every "
-    "policy the batch size at which its throughput was highest. A larger batch may need another "
-    "learning rate to learn as well."
+    "policy the batch size at which its throughput was highest."
 )
+LARGER_LEARNS = " A larger batch may need another learning rate to learn as well."
 CLAIMS = (
     "What the studies claimed, what this sweep says of it, and the rule that decides between "
     "consistent and inconsistent; between the two it is inconclusive. What it does not test is "

@@ -61,7 +61,7 @@ def listed(words: Sequence[str]) -> str:
 
 def capitalized(text: str) -> str:
     """A clause as the beginning of a sentence."""
-    return text[0].upper() + text[1:]
+    return text[:1].upper() + text[1:]
 
 
 ON = "device "  # before the name of one, where several were measured

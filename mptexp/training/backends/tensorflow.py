@@ -272,11 +272,16 @@ def _used(graph: Any) -> Iterator[Any]:
 
 
 def _functions(op: Any) -> Iterator[Any]:
-    """The graphs of the functions that an operation calls."""
+    """The graphs of the functions that an operation calls.
+
+    What was made by TensorFlow 1's `Defun` keeps none: in Keras the loop of the CTC loss, which
+    holds no products.
+    """
     for attribute in op.node_def.attr.values():
         for function in (attribute.func, *attribute.list.func):
-            if function.name:
-                yield op.graph._get_function(function.name).graph
+            called = op.graph._get_function(function.name) if function.name else None
+            if graph := getattr(called, "graph", None):
+                yield graph
 
 
 def _passes(loop: Any) -> int:

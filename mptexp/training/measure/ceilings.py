@@ -91,11 +91,11 @@ class _Use(NamedTuple):
 def layers(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Alone]:
     """What layers take alone, at the run's batch size, with XLA where the model has it.
 
-    Those with a kernel and one input, if they cost arithmetic; and of a 16-bit policy all with
-    matrices that it leaves in more bits, such as attention, if they can be made anew in 16 and
-    called with their inputs alone. The gradient of the inputs is left out where no weights come
-    before, as `costs.table` does. A layer that is used several times takes so many times what its
-    first use does.
+    Those with a kernel and one input, if they cost arithmetic; the user's own, whose arithmetic no
+    rule knows; and of a 16-bit policy all with matrices that it leaves in more bits, such as
+    attention. The last two if they can be made anew and called with their inputs alone. The
+    gradient of the inputs is left out where no weights come before, as `costs.table` does. A layer
+    that is used several times takes so many times what its first use does.
     """
     jit = bool(model.jit_compile)
     known = ((use.layer.name, _alone(run, card, use, jit)) for use in _uses(run, model))
@@ -114,7 +114,8 @@ def _uses(run: Run, model: keras.Model) -> Iterator[_Use]:
         numbers = all("float" in each.dtype for each in leaf.inputs)
         plain = hasattr(layer, "kernel") and len(shapes) == 1 and flops[layer.name] > 0
         wide = _is_wide(run, layer) and numbers and flops[layer.name] != 0
-        if fixed and (plain or wide):
+        own = not costs.is_known(layer) and numbers
+        if fixed and (plain or wide or own):
             yield _Use(layer, int(counts[layer.name]), shapes, trained)
         trained = trained or bool(layer.trainable_variables)
 
@@ -128,14 +129,16 @@ def _is_wide(run: Run, layer: keras.Layer) -> bool:
 
 def _alone(run: Run, card: dict[str, Any], use: _Use, jit: bool) -> Alone | None:
     """What a layer takes alone; None of one that is called in a way that its inputs do not tell."""
-    if not _is_wide(run, use.layer):
+    wide, known = _is_wide(run, use.layer), costs.is_known(use.layer)
+    if known and not wide:
         return Alone(use.count * _layer_s(run, card, use.layer, use, jit))
+    own = use.layer.compute_dtype if wide else use.layer.dtype_policy.name
+    policies = (own, *[POLICY_ROWS[run.policy].keras_name] * wide)
     try:
-        policies = use.layer.compute_dtype, POLICY_ROWS[run.policy].keras_name
         twins = [_twin(use, policy) for policy in policies]
         return Alone(*(use.count * _layer_s(run, card, twin, use, jit) for twin in twins))
     except Exception:  # a layer of somebody's own may fail in any way
-        if hasattr(use.layer, "kernel"):
+        if known and hasattr(use.layer, "kernel"):
             raise
         return None
 

@@ -167,7 +167,7 @@ def test_what_trains_better_than_float32_is_said_to():
     )
     rows = loss_scale.table(scaled(poor, (1.0, fine), (1024.0, poor), ("dynamic", fine)))
     (said,) = loss_scales.sentences(rows)
-    assert "trains as float32 does or better with a loss scale of 1 and 1024" in said
+    assert "trains as float32 does or better with loss scales of 1 and 1024" in said
     assert "trains better than float32 under the dynamic scale" in said
 
 

@@ -108,6 +108,17 @@ def test_pairs_that_differ_in_any_parameter_are_told_apart():
     ]
 
 
+def test_pairs_of_two_devices_name_each_as_other_sentences_do():
+    # Once "(gpu model A)", beside "on device A".
+    both = [
+        replace(one, pair=replace(one.pair, candidate=run))
+        for one in [verdict()]
+        for run in (one.pair.candidate.model_copy(update={"gpu_model": n}) for n in ("A", "B"))
+    ]
+    assert why.settings(both[0], both) == " (device A)"
+    assert why.settings(both[0], both[:1]) == ""
+
+
 def test_a_trace_that_was_disturbed_or_is_of_another_model_is_doubted():
     # The lie: "61 % of the step waits for input", from a record that was edited.
     doubt = "; time breakdown not valid: trace not of these steps."

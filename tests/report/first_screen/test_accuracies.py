@@ -141,6 +141,18 @@ def test_a_baseline_that_failed_is_not_one_that_was_not_measured(lost, title, ad
     assert answer.advice.startswith(advice)
 
 
+def test_a_smaller_batch_is_no_cure_of_what_failed_otherwise():
+    # Once "a smaller batch, which fits all of them, would compare them", and not a word of a bug.
+    rows = [record(p, b) for p in ("float32", "mixed_float16") for b in range(3)]
+    without = {"status": "oom", "history": [], "timing": {}}
+    rows = [row | without for row in rows[:3]] + [row | without for row in rows[3:]]
+    assert question.of(tables(rows)).advice.startswith("a smaller batch")
+    failed = [row | {"status": "failed", "error": "no such layer"} for row in rows[3:]]
+    advice = question.of(tables(rows[:3] + failed)).advice
+    assert advice.startswith("mend what the runs without a result name; ")
+    assert advice.endswith("; a smaller batch, which fits all of them, would compare them.")
+
+
 def test_where_all_runs_diverged_the_title_says_so():
     rows = [diverged(record(p, b)) for p in ("float32", "mixed_float16") for b in range(3)]
     answer = question.of(tables(rows))

@@ -10,6 +10,7 @@ from builders import (
 
 from mptexp.report.answers import loss_scales
 from mptexp.report.first_screen import question
+from mptexp.report.text import wording
 
 
 def test_loss_scales_open_with_the_range_that_trains():
@@ -40,10 +41,18 @@ def test_of_several_networks_the_one_that_fails_is_the_title_and_named():
         made["parameters"] |= {"model": model}
         made["run_id"] += model
     answer = question.of(identified(tables([made for _, made in runs])))
-    assert answer.title.startswith("With model mlp: mixed_float16 diverges with a loss scale of")
+    assert answer.title.startswith("With model mlp: mixed_float16 diverges with loss scales of")
     # The chart is that network's: once the other's, "No run diverged".
     assert answer.case == "2"
     assert answer.advice.startswith("with model mlp: avoid **mixed_float16**")
+
+
+def test_scales_of_float32_alone_are_no_question_of_loss_scales():
+    # Entitled once: "No loss scale is shown to train as float32 does".
+    runs = [loss_scaled("float32", s, b, 0.98) for s in ("none", 1024.0) for b in range(3)]
+    answer = question.of(identified(tables(runs)))
+    assert "oss scale" not in answer.title
+    assert answer.figure != "loss scale"
 
 
 def test_every_scale_does_not_train_where_the_dynamic_one_fails():
@@ -87,7 +96,7 @@ def test_every_setting_in_which_a_scale_fails_is_counted_and_comes_first():
 
 def test_a_point_without_xla_has_no_second_with():
     # "With without XLA: mixed_float16 trains …".
-    assert loss_scales.where("without XLA") == "Without XLA: "
-    assert loss_scales.where("with XLA, model mlp") == "With XLA, model mlp: "
-    assert loss_scales.where("model mlp") == "With model mlp: "
+    assert wording.capitalized(loss_scales.where("without XLA")) == "Without XLA: "
+    assert loss_scales.where("with XLA, model mlp") == "with XLA, model mlp: "
+    assert wording.capitalized(loss_scales.where("model mlp")) == "With model mlp: "
     assert loss_scales.where("") == ""

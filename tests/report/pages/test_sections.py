@@ -97,6 +97,6 @@ def test_what_loss_scales_were_measured_to_do_replaces_what_range_advises(shown)
     sweep = published("loss-scale-deep-cpu")
     sections.show_dynamic_range(sweep)
     said = "\n".join(one.data for one in shown if hasattr(one, "data"))
-    assert "**mixed_float16** trains as float32 does with a loss scale of 1024 and 2¹⁵" in said
+    assert "**mixed_float16** trains as float32 does with loss scales of 1024 and 2¹⁵" in said
     assert "Use policy" not in said
     assert "In mixed_float16 no fixed loss scale" not in said

@@ -121,6 +121,22 @@ def test_layers_that_multiply_in_32_bits_are_known_by_the_graph_however_little_t
     assert effective_arithmetic.wide_products(nodes, "float32") == {}
 
 
+def test_the_products_of_a_step_with_the_loss_of_ctc_are_counted():
+    # Its loop is a function of TensorFlow 1, which keeps no graph: once "AttributeError".
+    class Ctc(keras.layers.Layer):
+        def call(self, x):
+            labels, sizes = tf.ones((2, 3), tf.int32), tf.fill([2], 3)
+            lost = tf.nn.ctc_loss(labels, x, sizes, sizes * 3, logits_time_major=False)
+            self.add_loss(tf.reduce_mean(lost))
+            return x
+
+    model = keras.Sequential([keras.Input((9, 5)), keras.layers.Dense(4), Ctc()])
+    model.compile("sgd", "mse", jit_compile=False)
+    batch = np.ones((2, 9, 5), "float32"), np.ones((2, 9, 4), "float32")
+    products = tensorflow.products(model, batch, True)
+    assert ("float32", 2 * 2 * 9 * 5 * 4) in products
+
+
 def test_the_output_of_a_frozen_layer_is_used_where_it_is_measured_alone():
     # Pruned away once: 0.05 ms, for a convolution of 30 ms.
     layer = keras.layers.Dense(3)
