@@ -1,6 +1,7 @@
 """Short trainings of one point, which advice asks for: how they are made and set side by side."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,8 @@ from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 
 # A training keeps up with float32's of the same seed where its loss lies at most so far above, as a
-# share of it or in nats: two trainings that differ in rounding alone differ by a few percent.
+# share of it or in nats: two trainings that differ in rounding alone differ by a few percent. Of a
+# loss above that of guessing it is the share of that: a model's own terms may make up most of it.
 SHARE, NATS = 0.05, 0.02
 # Policies that compute in fewer bits than float32.
 NARROW = tuple(name for name, row in POLICY_ROWS.items() if row.compute_dtype != "float32")
@@ -47,8 +49,9 @@ class Tried:
 
     @property
     def fails(self) -> bool:
-        """Whether it was trained and is shown not to train as float32 does."""
-        return self.status in ("ok", "diverged") and not self.keeps_up
+        """Whether it is shown not to train as float32 does, or ends with an error of its own."""
+        trained = self.status in ("ok", "diverged")
+        return self.status in ("unsupported", "failed") or (trained and not self.keeps_up)
 
 
 def short(
@@ -99,16 +102,29 @@ def learned(records: Sequence[Mapping[str, Any]]) -> bool:
     return not all("not trained" in validity.of_record(record) for record in records)
 
 
-def keeps_up(own: Mapping[int, float] | None, float32: Mapping[int, float]) -> bool:
+def guessing(records: Sequence[Mapping[str, Any]]) -> float:
+    """The loss of guessing, in nats: of labels as frequent as they are; infinite if not known."""
+    known = (records[0].get("in_force") or {}) if records else {}
+    share = known.get("chance_accuracy")  # that of the most frequent label
+    return known.get("chance_loss") or (-math.log(share) if share else math.inf) or math.inf
+
+
+def keeps_up(
+    own: Mapping[int, float] | None, float32: Mapping[int, float], guessing: float = math.inf
+) -> bool:
     """Whether the losses of all blocks are no more than SHARE or NATS above float32's.
 
     Each beside that of its own seed: a mean over blocks would let one that gained make up for one
     that failed.
+
+    Args:
+        guessing: the loss of guessing; SHARE is of no more than that.
     """
     if own is None:
         return False
     pairs = [(own[block], float32[block]) for block in float32]
-    return all(one - other <= max(SHARE * abs(other), NATS) for one, other in pairs)
+    most = [max(SHARE * min(abs(other), guessing), NATS) for _, other in pairs]
+    return all(one - other <= more for (one, other), more in zip(pairs, most, strict=True))
 
 
 def tried(
@@ -139,7 +155,7 @@ def tried(
         own.get("skipped_steps") or 0,
         next(iter(reached.values())) if reached else None,
         next(iter(known.values())),
-        keeps_up(reached, known),
+        keeps_up(reached, known, guessing(float32)),
         learned(float32[:1]),
     )
 

@@ -200,7 +200,7 @@ class _Search:
         order = layer_search.by_need(names, measured, self.policy)
 
         def keeps_up(layers: Sequence[str]) -> bool:
-            return self._tried(layers, len(names), float32)
+            return self._tried(layers, len(names), float32, short_trainings.guessing(records))
 
         layers = layer_search.irreducible(order, keeps_up)
         if layers is None:
@@ -224,7 +224,9 @@ class _Search:
             tuple(self.trials),
         )
 
-    def _tried(self, layers: Sequence[str], of: int, float32: Mapping[int, float]) -> bool:
+    def _tried(
+        self, layers: Sequence[str], of: int, float32: Mapping[int, float], guessing: float
+    ) -> bool:
         """Whether the trainings with some layers in float32 are as good as float32's."""
         from mptexp.analysis import layer_search, short_trainings
 
@@ -233,7 +235,7 @@ class _Search:
         records = self._trained(place, self.policy, layers)
         self._check(records, ("ok", "diverged"))
         losses = short_trainings.losses(records)
-        keeps_up = short_trainings.keeps_up(losses, float32)
+        keeps_up = short_trainings.keeps_up(losses, float32, guessing)
         trial = layer_search.Trial(tuple(layers), layer_search.mean(losses), keeps_up)
         self.trials.append(trial)
         return trial.keeps_up

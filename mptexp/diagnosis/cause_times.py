@@ -442,8 +442,7 @@ def _casting(
         known: those by the graph; without one, the program has products in wider types than the
             policy's, which those of known layers do not explain.
     """
-    layers = case.candidate["work"]["layers"]
-    told = [x["layer"] for x in layers if x.get("alone_s") and pd.notna(x.get("flops"))]
+    told = [x["layer"] for x in case.candidate["work"]["layers"] if x.get("alone_s")]
     table = case.of("matrix").drop(["", *told, *case.missed, *kept], errors="ignore")
     table = table[(table.baseline_s > 0) & (table.candidate_s > AS_BEFORE * table.baseline_s)]
     if known is not None:

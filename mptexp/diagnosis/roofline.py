@@ -15,31 +15,23 @@ from mptexp.records.tables import valid_peak
 
 ADAM_TOUCHES = 7  # arrays of the parameters' size that Adam reads or writes in a step
 TOUCHES = {"sgd": 3}  # without a moment; with one it is 5, and the bound is a little too low
-MOST_UNKNOWN = 0.1  # of a step
 BYTES = {"float16": 2, "bfloat16": 2}  # of a variable; 4 in any other type
 
 
 def possible_speedup(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> float:
     """What the device needs under the baseline's policy over what it needs under the candidate's.
 
-    NaN without a valid peak, and where layers take too much of whose need nothing is known.
+    NaN without a valid peak.
 
-    Amdahl's law over layers: a layer that was measured alone takes what it took there, any other
-    its bytes at the copy bandwidth (or what it took in the step, where that was less: small arrays
-    stay in a cache); the optimizer its variables' bytes.
+    Amdahl's law over layers: a layer with a kernel takes what it took alone, one whose arithmetic
+    no rule knows what it took in the step, any other its bytes at the copy bandwidth (or what it
+    took in the step, where that was less: small arrays stay in a cache); the optimizer its
+    variables' bytes.
     """
-    if not valid_peak(baseline, candidate) or _unknown_share(candidate) >= MOST_UNKNOWN:
+    if not valid_peak(baseline, candidate):
         return math.nan
     before, after = of_pair(baseline, candidate)
     return before.seconds.sum() / after.seconds.sum()
-
-
-def _unknown_share(record: Mapping[str, Any]) -> float:
-    """The share of a step's matrix work in layers that nothing tells the need of."""
-    matrix = breakdown.rows(record).query("cause == 'matrix'").groupby("layer").seconds.sum()
-    known = [x["layer"] for x in record["work"]["layers"] if x["flops"] or x["alone_s"]]
-    unknown = matrix.drop([*known, ""], errors="ignore").sum()
-    return float(unknown / record["timing"]["step_s"])
 
 
 def of_pair(*records: Mapping[str, Any]) -> list[pd.DataFrame]:
@@ -93,6 +85,8 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
         name, flops, moved = layer["layer"], layer["flops"] or 0.0, layer["bytes"] or 0.0
         by_memory, by_arithmetic = moved / bandwidth, flops / peak
         alone = layer["alone_low_s"] or layer["alone_s"]  # in 16 bits, where that is possible
+        if layer["flops"] is None and not alone:
+            alone = took.get(name)
         rows.append(
             {
                 "layer": name,

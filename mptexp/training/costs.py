@@ -33,11 +33,16 @@ def is_weight(variable: keras.Variable) -> bool:
 
 
 class Call(NamedTuple):
-    """One use of a layer, or of an operation such as `a + b`, in a model's graph."""
+    """One use of a layer, or of an operation such as `a + b`, in a model's graph.
+
+    Attributes:
+        arguments: positional and named ones of its call, the inputs among them in their order.
+    """
 
     layer: keras.Operation
     inputs: list[keras.KerasTensor]
     outputs: list[keras.KerasTensor]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def calls(model: keras.Model) -> Iterator[Call]:
@@ -53,7 +58,9 @@ def calls(model: keras.Model) -> Iterator[Call]:
             if isinstance(node.operation, keras.Model) and getattr(node.operation, "inputs", None):
                 yield from calls(node.operation)
             elif not node.is_input:
-                yield Call(inside(node.operation), node.input_tensors, node.outputs)
+                given = node.arguments
+                ends = node.input_tensors, node.outputs
+                yield Call(inside(node.operation), *ends, (given.args, given.kwargs))
 
 
 def inside(layer: keras.Operation) -> keras.Operation:

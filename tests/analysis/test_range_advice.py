@@ -250,6 +250,11 @@ TRIED = Tried("mixed_float16", "ok", "", 60, 0, 1.0, 1.0, keeps_up=True, learned
         ({"loss": None, "status": "diverged", "keeps_up": False}, "float32", "and diverged, th"),
         ({"loss": None, "status": "oom", "error": "x", "keeps_up": False},
          "mixed_float16", "ended as oom: x"),
+        # A policy without effect, of a model that is in float32: advised, as no loss spoke against.
+        ({"loss": None, "status": "unsupported", "error": "it has no effect", "keeps_up": False},
+         "float32", "ended as unsupported: it has no effect"),
+        ({"loss": None, "status": "failed", "error": "TypeError: x", "keeps_up": False},
+         "float32", "ended as failed: TypeError: x"),
         ({"policy": "mixed_bfloat16", "keeps_up": False}, "mixed_float16", "In mixed_float16"),
     ],
 )  # fmt: skip

@@ -99,7 +99,8 @@ def _possible(verdict: Verdict) -> str:
     if about == "1":
         return ", where its layers alone would take about the same time on this device"
     if math.isnan(verdict.possible):
-        return f", as its layers alone are (about {about}× {how})"
+        peak = f"the measured peak is {wording.factor(verdict.peak_ratio)}× the baseline's"
+        return f", as its layers alone are (about {about}× {how}; {peak})"
     return f", where its layers alone would be about {about}× {how}"
 
 

@@ -41,7 +41,9 @@ def _of_range(advised: Sequence[Advice], whose: str, what: str) -> str:
     first, *others = advised
     if first.tried and first.tried.fails and not others:
         failed = first.tried.policy
-        return f"Use {what} for this training: {failed} did not keep up when it was tried"
+        how = {"unsupported": "is not supported", "failed": "failed when it was tried"}
+        ended = how.get(first.tried.status, "did not keep up when it was tried")
+        return f"Use {what} for this training: {failed} {ended}"
     in_16_bits = [{"float16", "bfloat16"} & {*(one.native or ())} for one in advised]
     if not any(in_16_bits):
         if any(one.native is None for one in advised):

@@ -12,7 +12,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.ablations import XLA_OFF, XLA_ON
 from mptexp.diagnosis.cause_times import LEAST_SHARE
-from mptexp.diagnosis.verdict import Verdict
+from mptexp.diagnosis.verdict import ALIKE, Verdict
 from mptexp.host.terminal import visible
 from mptexp.records import schema
 from mptexp.report.answers import caveats, next_commands, quality, why
@@ -284,7 +284,12 @@ def _nothing(verdicts: Sequence[Verdict]) -> str:
     counted = f"in {len(clean)} of {among}, " * (len(verdicts) > 1)
     where = f"{wording.at(wording.verbatim(words))}, " if words else counted
     step = _step(policies) if len(all_policies) > 1 else "the step"
-    return f"{where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of {step}"
+    none = f"{where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of {step}"
+    if not all(v.as_layers > ALIKE for v in clean):
+        return none
+    peaks = {f"{wording.factor(v.peak_ratio)}× the baseline's" for v in clean}
+    peak = f" (measured peak: {peaks.pop()})" * (len(peaks) == 1)
+    return f"{none}, which gains what its layers alone do{peak}"
 
 
 def _proven(verdicts: Sequence[Verdict]) -> str:

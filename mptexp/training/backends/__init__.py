@@ -176,12 +176,20 @@ class Backend(Protocol):
         """
 
     def layer_gradients(
-        self, layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
+        self,
+        layer: "keras.Layer",
+        call: Callable[..., Any],
+        inputs: Sequence[Any],
+        with_inputs: bool,
+        jit: bool,
     ) -> tuple[Any, ...]:
         """A function that runs a layer forward and backward, and its arguments.
 
+        It gives the output too: of a linear layer no gradient needs it, and it would be left out.
+
         Args:
             layer: built.
+            call: calls it with inputs.
             inputs: what it is called with.
             with_inputs: whether their gradients are computed too.
             jit: whether XLA compiles it.

@@ -296,23 +296,29 @@ def differentiated(
 
 
 def layer_gradients(
-    layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
+    layer: "keras.Layer",
+    call: Callable[..., Any],
+    inputs: Sequence[Any],
+    with_inputs: bool,
+    jit: bool,
 ) -> tuple[Any, ...]:
     """By a vector-Jacobian product of the layer as a function of its weights."""
     weights = [v.value for v in layer.trainable_variables]
-    others = [v.value for v in layer.non_trainable_variables]
 
     def both(weights: Any, *inputs: Any) -> Any:
         def forward(weights: Any, *inputs: Any) -> Any:
-            return layer.stateless_call(weights, others, *inputs)[0]
+            # Not Keras's stateless_call, which does not cast weights to the compute dtype.
+            values = zip(layer.trainable_variables, weights, strict=True)
+            with keras.StatelessScope(state_mapping=values):
+                return call(*inputs)
 
         if not with_inputs and not weights:
-            return forward(weights, *inputs)  # of a frozen layer its output is used
+            return forward(weights, *inputs)
         if with_inputs:
             y, back = jax.vjp(forward, weights, *inputs)
         else:
             y, back = jax.vjp(lambda weights: forward(weights, *inputs), weights)
-        return back(jax.numpy.ones_like(y))
+        return y, back(jax.tree.map(jax.numpy.ones_like, y))
 
     return jax.jit(both) if jit else both, weights, *inputs
 

@@ -354,7 +354,11 @@ def differentiated(
 
 
 def layer_gradients(
-    layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
+    layer: "keras.Layer",
+    call: Callable[..., Any],
+    inputs: Sequence[Any],
+    with_inputs: bool,
+    jit: bool,
 ) -> tuple[Any, ...]:
     """By a tape within a graph."""
 
@@ -363,9 +367,8 @@ def layer_gradients(
         watched = inputs * with_inputs
         with tf.GradientTape() as tape:
             tape.watch(watched)
-            y = layer(*inputs)
-        wanted = [*watched, *layer.trainable_variables]
-        return tape.gradient(y, wanted) if wanted else y  # of a frozen layer its output is used
+            y = call(*inputs)
+        return y, tape.gradient(y, [*watched, *layer.trainable_variables])
 
     return both, *inputs
 

@@ -295,12 +295,16 @@ def differentiated(
 
 
 def layer_gradients(
-    layer: "keras.Layer", inputs: Sequence[Any], with_inputs: bool, jit: bool
+    layer: "keras.Layer",
+    call: Callable[..., Any],
+    inputs: Sequence[Any],
+    with_inputs: bool,
+    jit: bool,
 ) -> tuple[Any, ...]:
     """By autograd; XLA is not asked."""
 
     def both(*inputs: Any) -> Any:
-        y = layer(*inputs)
+        y = call(*inputs)
         if y.requires_grad:  # not that of a frozen layer whose input asks for no gradient
             y.backward(keras.ops.ones_like(y))
         return y

@@ -4,6 +4,8 @@ Each figure is the best of several tries: a peak is what was reached, not what i
 """
 
 import contextlib
+import functools
+import itertools
 import json
 import math
 import time
@@ -27,7 +29,7 @@ RUNS = 3  # that measure a peak anew before the best so far stays
 LEAST_S = 0.02  # a call that takes less is mostly overhead, so the matrices grow
 TRIES, TRY_S = 3, 0.05
 NOISE = 2**22  # different random numbers; more would take longer to draw than to multiply
-METHOD = 2  # part of the cache's key: to be raised when the way of measuring changes
+METHOD = 3  # part of the cache's key: to be raised when the way of measuring changes
 COPY_BYTES = {"cpu": 2**27, "gpu": 2**30}  # far beyond any cache
 
 
@@ -75,13 +77,32 @@ class _Use(NamedTuple):
     Attributes:
         count: how often.
         shapes: of its inputs, at first.
+        arguments: positional and named ones of its first call, the inputs among them.
         with_inputs: whether weights come before, so that its inputs have gradients.
     """
 
     layer: keras.Layer
     count: int
     shapes: tuple[tuple[int, ...], ...]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
     with_inputs: bool
+
+    def call(self, layer: keras.Layer, *inputs: Any) -> Any:
+        """What a layer like it gives of inputs in a training step."""
+        args, named = self._filled(iter(inputs))
+        return layer(*args, **{"training": True} | named)
+
+    def constants(self) -> str:
+        """The arguments that are no inputs, as a text."""
+        return repr(self._filled(itertools.repeat(None)))
+
+    def _filled(self, inputs: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with inputs in place of those of the model."""
+        args, named = keras.tree.map_structure(
+            lambda one: next(inputs) if isinstance(one, keras.KerasTensor) else one,
+            self.arguments,
+        )
+        return args, {name: value for name, value in named.items() if value is not None}
 
     def inputs(self, dtype: str) -> list[Any]:
         """Random numbers of its shapes."""
@@ -91,11 +112,11 @@ class _Use(NamedTuple):
 def layers(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Alone]:
     """What layers take alone, at the run's batch size, with XLA where the model has it.
 
-    Those with a kernel and one input, if they cost arithmetic; the user's own, whose arithmetic no
-    rule knows; and of a 16-bit policy all with matrices that it leaves in more bits, such as
-    attention. The last two if they can be made anew and called with their inputs alone. The
-    gradient of the inputs is left out where no weights come before, as `costs.table` does. A layer
-    that is used several times takes so many times what its first use does.
+    Those with a kernel and one input, if they cost arithmetic; and of a 16-bit policy all with
+    matrices that it leaves in more bits, such as attention, if they can be made anew in 16. They
+    are called as in a training step. The gradient of the inputs is left out where no weights come
+    before, as `costs.table` does. A layer that is used several times takes so many times what its
+    first use does.
     """
     jit = bool(model.jit_compile)
     known = ((use.layer.name, _alone(run, card, use, jit)) for use in _uses(run, model))
@@ -114,9 +135,8 @@ def _uses(run: Run, model: keras.Model) -> Iterator[_Use]:
         numbers = all("float" in each.dtype for each in leaf.inputs)
         plain = hasattr(layer, "kernel") and len(shapes) == 1 and flops[layer.name] > 0
         wide = _is_wide(run, layer) and numbers and flops[layer.name] != 0
-        own = not costs.is_known(layer) and numbers
-        if fixed and (plain or wide or own):
-            yield _Use(layer, int(counts[layer.name]), shapes, trained)
+        if fixed and (plain or wide):
+            yield _Use(layer, int(counts[layer.name]), shapes, leaf.arguments, trained)
         trained = trained or bool(layer.trainable_variables)
 
 
@@ -128,37 +148,49 @@ def _is_wide(run: Run, layer: keras.Layer) -> bool:
 
 
 def _alone(run: Run, card: dict[str, Any], use: _Use, jit: bool) -> Alone | None:
-    """What a layer takes alone; None of one that is called in a way that its inputs do not tell."""
-    wide, known = _is_wide(run, use.layer), costs.is_known(use.layer)
-    if known and not wide:
+    """What a layer takes alone; None of one of which no other can be made, or that fails."""
+    if not _is_wide(run, use.layer):
         return Alone(use.count * _layer_s(run, card, use.layer, use, jit))
-    own = use.layer.compute_dtype if wide else use.layer.dtype_policy.name
-    policies = (own, *[POLICY_ROWS[run.policy].keras_name] * wide)
     try:
+        policies = use.layer.compute_dtype, POLICY_ROWS[run.policy].keras_name
         twins = [_twin(use, policy) for policy in policies]
         return Alone(*(use.count * _layer_s(run, card, twin, use, jit) for twin in twins))
     except Exception:  # a layer of somebody's own may fail in any way
-        if known and hasattr(use.layer, "kernel"):
+        if hasattr(use.layer, "kernel") and costs.is_known(use.layer):
             raise
         return None
 
 
 def _twin(use: _Use, policy: str) -> keras.Layer:
-    """A layer like the model's under a policy: a call may change what a layer keeps."""
+    """A layer like the model's under a policy: a call may change what a layer keeps.
+
+    Raises:
+        ValueError: of somebody's own whose `get_config` does not tell all that it was made with.
+    """
     twin = type(use.layer).from_config(use.layer.get_config() | {"dtype": policy})
-    twin(*use.inputs(twin.compute_dtype))  # builds it
+    use.call(twin, *use.inputs(twin.compute_dtype))  # builds it
+    if not costs.is_known(twin) and _own(twin) != _own(use.layer):
+        raise ValueError(f"{use.layer.name}: get_config does not tell all of it")
     return twin
+
+
+def _own(layer: keras.Layer) -> dict[str, Any]:
+    """The numbers and words that a layer of somebody's own keeps."""
+    known = vars(keras.layers.Layer())
+    plain = (bool, int, float, str, tuple)
+    return {n: v for n, v in vars(layer).items() if n not in known and isinstance(v, plain)}
 
 
 def _layer_s(run: Run, card: dict[str, Any], layer: keras.Layer, use: _Use, jit: bool) -> float:
     """Seconds of one layer, forward and backward."""
     dtype = layer.quantization_mode or layer.compute_dtype
     kind = type(layer).__name__
-    what = ["layer", kind, _settings(layer), use.shapes, dtype, use.with_inputs, jit]
+    what = ["layer", kind, _settings(layer), use.constants(), use.shapes, dtype]
+    what += [use.with_inputs, jit]
 
     def seconds() -> float:
-        inputs = use.inputs(layer.compute_dtype)
-        each = backends.current().layer_gradients(layer, inputs, use.with_inputs, jit)
+        inputs, call = use.inputs(layer.compute_dtype), functools.partial(use.call, layer)
+        each = backends.current().layer_gradients(layer, call, inputs, use.with_inputs, jit)
         return _seconds(card["kind"], *each)
 
     # What somebody's own layer does, its settings do not tell.

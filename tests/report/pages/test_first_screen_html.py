@@ -180,7 +180,8 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     assert said == (
         f"What limits it: with XLA, one batch kept on the device, 93 % {step} is lost "
         "to XLA's code, slower here than single operations; in 3 of 4 diagnosed "
-        "comparisons, no known cause takes more than 10 % of the step."
+        "comparisons, no known cause takes more than 10 % of the step, which gains what its layers "
+        "alone do (measured peak: 1.91× the baseline's)."
     )
 
 

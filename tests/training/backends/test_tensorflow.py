@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from mptexp.spec.run import Run
 from mptexp.training import effective_arithmetic
@@ -142,8 +143,28 @@ def test_the_output_of_a_frozen_layer_is_used_where_it_is_measured_alone():
     layer = keras.layers.Dense(3)
     layer.build((4, 5))
     layer.trainable = False
-    function, x = tensorflow.layer_gradients(layer, [np.ones((4, 5), "float32")], False, False)
-    assert function(x).shape == (4, 3)
+    function, x = tensorflow.layer_gradients(
+        layer, layer, [np.ones((4, 5), "float32")], False, False
+    )
+    y, gradients = function(x)
+    assert y.shape == (4, 3)
+    assert gradients == []
+
+
+@pytest.mark.parametrize("with_inputs", [False, True])
+def test_a_layer_alone_computes_its_output_too(with_inputs):
+    # The lie: "seconds, forward and backward", of the backward pass alone: of what is linear no
+    # gradient needs the output, whose product was pruned.
+    layer = keras.layers.Dense(3)
+    layer.build((4, 5))
+    inputs = [tf.ones((4, 5))]
+    function, x = tensorflow.layer_gradients(layer, layer, inputs, with_inputs, False)
+    context.enable_run_metadata()
+    function(x)
+    graphs = context.export_run_metadata().function_graphs
+    context.disable_run_metadata()
+    ran = [node.op for graph in graphs for node in graph.post_optimization_graph.node]
+    assert sum("MatMul" in op for op in ran) == 2 + with_inputs
 
 
 def test_the_products_of_a_recurrent_layer_of_cudnn_are_counted():

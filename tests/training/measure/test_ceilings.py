@@ -112,10 +112,22 @@ class Products(layers.Layer):
         self.calls.assign(self.calls + 1)
         return x @ self.first
 
-class Added(layers.Layer):
-    "Without weights."
-    def call(self, x):
-        return x + x
+class Called(Products):
+    "As in the step, or it is another computation."
+    met = set()
+
+    def call(self, x, scale=None, training=None):
+        self.met.add((scale, training))
+        return scale * super().call(x)
+
+class Forgets(Products):
+    "How often, in its settings."
+    def __init__(self, times=1, **kwargs):
+        super().__init__(**kwargs)
+        self.times = times
+
+    def get_config(self):
+        return {"name": self.name}
 
 class Unknown(Products):
     "Of which no other can be made."
@@ -127,14 +139,16 @@ x = layers.MultiHeadAttention(2, 4, dtype="float32", name="attention")(x, x)
 x = layers.MultiHeadAttention(2, 4, name="narrow")(x, x)
 x = layers.LayerNormalization(dtype="float32", name="norm")(x)
 x = Products(dtype="float32", name="products")(x)
-x = Products(name="own")(x)
-x = Added(name="added")(x)
+x = Called(dtype="float32", name="called")(x, scale=0.5)
+x = Forgets(3, dtype="float32", name="forgets")(x)
 x = Unknown(object(), dtype="float32", name="unknown")(x)
 x = layers.Dense(2, dtype="float32", name="dense")(x)
 x = layers.Dense(2, dtype="float32", name="frozen", trainable=False)(x)
 model = keras.Model(images, x)
 model.compile("sgd", "mse", jit_compile=False)
+Called.met.clear()
 print(json.dumps(ceilings.layers(run, model, environment.card(run.backend))))
+print(json.dumps([*Called.met]))
 print(max(float(w.numpy()) for w in model.weights if w.shape == ()))
 """
 
@@ -145,12 +159,12 @@ def test_layers_kept_in_float32_are_measured_in_both_types_without_a_kernel_too(
     pytest.importorskip(backend)
     done = python(WIDE, {"backend": backend}, XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
-    *_, alone, calls = map(json.loads, done.stdout.splitlines())
+    *_, alone, called, calls = map(json.loads, done.stdout.splitlines())
     assert calls == 0  # of the model's own layer
-    # What no rule knows the arithmetic of is measured, too: in the type that it has.
-    assert {name for name, (_, low_s) in alone.items() if low_s is None} == {"own", "added"}
-    assert {*alone} - {"own", "added"} == {"attention", "products", "dense", "frozen"}
-    assert all(seconds > 0 for both in alone.values() for seconds in both if seconds is not None)
+    assert called == [[0.5, True]]
+    # One was would be made with its defaults, and take a third of what it takes in the step.
+    assert set(alone) == {"attention", "products", "called", "dense", "frozen"}
+    assert all(seconds > 0 for both in alone.values() for seconds in both)
     # What somebody's own layer does, no key of the cache tells.
     kept = [path.read_text() for path in (tmp_path / "mptexp/ceilings").iterdir()]
     assert sum("MultiHeadAttention" in text for text in kept) == 2
