@@ -35,6 +35,8 @@ class Tried:
         float32_loss: the same in float32.
         keeps_up: whether the loss is as good as float32's, see `keeps_up`.
         learned: whether float32 came above chance, so that keeping up with it means something.
+        drowned: whether a model's own terms, such as regularizers, make up most of the loss, so
+            that it means nothing.
     """
 
     policy: str
@@ -46,12 +48,14 @@ class Tried:
     float32_loss: float
     keeps_up: bool
     learned: bool
+    drowned: bool = False
 
     @property
     def fails(self) -> bool:
         """Whether it is shown not to train as float32 does, or ends with an error of its own."""
-        trained = self.status in ("ok", "diverged")
-        return self.status in ("unsupported", "failed") or (trained and not self.keeps_up)
+        if self.status == "ok":
+            return not self.keeps_up and not self.drowned
+        return self.status in ("diverged", "unsupported", "failed")
 
 
 def short(
@@ -109,6 +113,11 @@ def guessing(records: Sequence[Mapping[str, Any]]) -> float:
     return known.get("chance_loss") or (-math.log(share) if share else math.inf) or math.inf
 
 
+def drowned(float32: Mapping[int, float], guessing: float) -> bool:
+    """Whether terms of the model's own make up most of a loss: it is twice that of guessing."""
+    return any(loss > 2 * guessing for loss in float32.values())
+
+
 def keeps_up(
     own: Mapping[int, float] | None, float32: Mapping[int, float], guessing: float = math.inf
 ) -> bool:
@@ -157,6 +166,7 @@ def tried(
         next(iter(known.values())),
         keeps_up(reached, known, guessing(float32)),
         learned(float32[:1]),
+        drowned(known, guessing(float32)),
     )
 
 

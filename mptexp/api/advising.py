@@ -195,12 +195,19 @@ class _Search:
         records = self._trained(self.job.directory, "float32", [])
         self._check(records, ("ok",))
         float32 = short_trainings.losses(records) or {}
+        guessing = short_trainings.guessing(records)
+        if short_trainings.drowned(float32, guessing):
+            raise Stopped(
+                f"float32's training loss is {layer_search.mean(float32):.3g} where guessing costs "
+                f"{guessing:.3g}: terms of the model's own, such as regularizers, make up most of "
+                "it, and it says nothing of layers"
+            )
         (measured,) = out_of_range.measured(records)
         names = records[0]["exponents"]["network"]
         order = layer_search.by_need(names, measured, self.policy)
 
         def keeps_up(layers: Sequence[str]) -> bool:
-            return self._tried(layers, len(names), float32, short_trainings.guessing(records))
+            return self._tried(layers, len(names), float32, guessing)
 
         layers = layer_search.irreducible(order, keeps_up)
         if layers is None:

@@ -441,7 +441,9 @@ ROWS: tuple[Category, ...] = (
         name="no faster type",
         label="a device that is no faster in 16 bits",
         sentence=f"is matrix work, in which this device is no faster in 16 bits {BY_PEAK}",
-        remedies=(Remedy("another device; 16 bits still save memory, for a larger batch"),),
+        remedies=(
+            Remedy("another device or framework; 16 bits still save memory, for a larger batch"),
+        ),
         colour="#0087c8",
         loss=cause_times.no_faster_type,
         in_breakdown=False,
@@ -452,7 +454,9 @@ ROWS: tuple[Category, ...] = (
         name="slower type",
         label="a device that is slower in 16 bits",
         sentence=f"is matrix work, which is slower in 16 bits on this device {BY_PEAK}",
-        remedies=(Remedy("another device: one whose measured peak in 16 bits is higher"),),
+        remedies=(
+            Remedy("another device or framework: one whose measured peak in 16 bits is higher"),
+        ),
         colour="#0087c8",
         loss=cause_times.slower_type,
         in_breakdown=False,

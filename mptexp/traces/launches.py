@@ -101,7 +101,8 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     weights = {} if graphed else weight_products.of(events, found)
     shapes = _input_shapes(events, found)
     earlier = steps_from_host.earlier(events, found, recorded.waits) if recorded.devices else []
-    found = steps_from_host.begun(found, earlier)
+    marked, found = found, steps_from_host.begun(found, earlier)
+    left_out = found.intervals[0][0] - marked.intervals[0][0]
     updates = steps_from_host.updates(events, recorded.ran, found)
     return replace(
         _table(recorded, found, models),
@@ -116,7 +117,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
             *_notes(recorded),
             *lost,
             *_skew(recorded.launched, late),
-            *steps_from_host.notes(events, updates, found, recorded.graphs, earlier),
+            *steps_from_host.notes(events, updates, found, recorded.graphs, left_out),
             *_unequal(shapes),
             *([] if recorded.devices else _compiled(recorded.spans)),
         ),

@@ -47,7 +47,7 @@ ONE_OPTIMIZER = (
 # Of a step: a shorter wait for what was launched before the recording stays in it.
 UNFINISHED = 0.05
 EARLIER = (
-    "{:.3g} ms are left out of the first step, in which it waited for what the device was given "
+    "{:.3g} ms are left out of the first step, until it had waited for what the device was given "
     "before the recording; leave more steps to the schedule's warm-up"
 )
 
@@ -319,21 +319,21 @@ def notes(
     updated: Sequence[int] | None,
     found: Steps,
     graphs: Sequence[float],
-    before: Sequence[Interval],
+    left_out: float,
 ) -> Iterator[str]:
     """Says what a reader has to know of the steps.
 
     Args:
         updated: how often the optimizer stepped in each.
         graphs: when CUDA graphs were launched.
-        before: when the first waited for what was launched before the recording.
+        left_out: microseconds of the first, see `begun`.
     """
     yield from _stepped(events, updated, found)
     yield from _other_kind(found, graphs)
     if found.how.startswith(BY_OPTIMIZER):
         yield ONE_OPTIMIZER
-    if before:
-        yield EARLIER.format(sum(end - begin for begin, end in before) / 1e3)
+    if left_out:
+        yield EARLIER.format(left_out / 1e3)
 
 
 def _stepped(events: Iterable[Event], updated: Sequence[int] | None, found: Steps) -> Iterator[str]:

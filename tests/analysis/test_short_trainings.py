@@ -5,6 +5,7 @@ import math
 import pytest
 
 from mptexp.analysis import short_trainings
+from mptexp.report.answers import dynamic_range
 
 
 def trained(*losses):
@@ -36,6 +37,14 @@ def test_a_models_own_terms_widen_no_margin():
     # to both, and one has learned and the other not.
     assert not short_trainings.keeps_up({0: 77.9}, {0: 77.3}, guessing=2.3)
     assert short_trainings.keeps_up({0: 77.4}, {0: 77.3}, guessing=2.3)
+    assert short_trainings.drowned({0: 77.3}, 2.3)
+    assert not short_trainings.drowned({0: 2.5}, 2.3)
+    float32 = record(77.3)
+    float32["in_force"] = {"chance_accuracy": 0.1}
+    tried = short_trainings.tried(float32["parameters"], [float32], [record(77.9, **FLOAT16)])
+    assert tried.drowned
+    assert not tried.fails  # nor does it keep up: it is open
+    assert "make up most of it" in dynamic_range._of_trial(tried)[0]
     images, text = {"chance_accuracy": 0.1}, {"chance_loss": 3.2}
     assert short_trainings.guessing([{"in_force": images}]) == pytest.approx(2.303, abs=1e-3)
     assert short_trainings.guessing([{"in_force": text}]) == 3.2

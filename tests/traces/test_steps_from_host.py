@@ -182,7 +182,7 @@ def test_a_copy_that_waits_for_work_from_before_the_recording_is_no_launch_overh
     trace = read([*begin, host("ProfilerStep#0", 0, 1000), call, copy])
     assert rows(trace)["idle", ""].seconds == pytest.approx(50e-6 / 2)
     assert trace.step_times[0] == pytest.approx(100e-6)  # what is left once the device is free
-    assert "0.6 ms are left out of the first step, in which it waited" in trace.notes[0]
+    assert "0.9 ms are left out of the first step, until it had waited" in trace.notes[0]
     # A copy from pinned memory begins when its call has returned.
     trace = read([*begin, host("ProfilerStep#0", 0, 1000), call | {"dur": 5}, copy])
     assert rows(trace)["idle", ""].seconds == pytest.approx(50e-6 / 2)

@@ -155,8 +155,10 @@ def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
 
 
 def says(cause: Cause, backend: str) -> str:
-    """The sentence of a cause; of PyTorch's compiler, which is not XLA, with its name."""
-    return cause.sentence.replace("XLA", compiled_in_words(True, backend).removeprefix("with "))
+    """The sentence of a cause, with the names of the framework and of its compiler."""
+    compiler = compiled_in_words(True, backend).removeprefix("with ")
+    here = f"this device with {BACKENDS[backend]}"  # another may have faster code for it
+    return cause.sentence.replace("XLA", compiler).replace("this device", here)
 
 
 def not_valid(verdicts: Sequence[Verdict]) -> list[str]:

@@ -269,14 +269,19 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
             f"{why.says(loss.cause, named[0].pair.candidate.backend)}"
             for loss in further
         )
-    clauses = [*clauses, _nothing(verdicts)][:SHOWN]
-    return f"{LIMITS}: {'; '.join(filter(None, clauses))}."
+    nothing, of_most = _nothing(verdicts), 2 * len(_clean(verdicts)) > len(verdicts)
+    clauses = [nothing, *clauses] if of_most else [*clauses, nothing]
+    return f"{LIMITS}: {'; '.join([*filter(None, clauses)][:SHOWN])}."
+
+
+def _clean(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The pairs of which a valid time breakdown names no cause."""
+    return [v for v in verdicts if v.traced and v.is_valid and not v.large]
 
 
 def _nothing(verdicts: Sequence[Verdict]) -> str:
-    """Of which pairs a valid time breakdown names no cause; empty where there are none."""
-    clean = [v for v in verdicts if v.traced and v.is_valid and not v.large]
-    if not clean:
+    """Of which pairs no cause is named; empty where there are none."""
+    if not (clean := _clean(verdicts)):
         return ""
     policies, all_policies = ({v.pair.candidate.policy for v in own} for own in (clean, verdicts))
     words = why.settings(clean[0], verdicts).strip(" ()") * (len(clean) == 1)
@@ -287,8 +292,8 @@ def _nothing(verdicts: Sequence[Verdict]) -> str:
     none = f"{where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of {step}"
     if not all(v.as_layers > ALIKE for v in clean):
         return none
-    peaks = {f"{wording.factor(v.peak_ratio)}× the baseline's" for v in clean}
-    peak = f" (measured peak: {peaks.pop()})" * (len(peaks) == 1)
+    peaks = {wording.factor(v.peak_ratio) for v in clean}
+    peak = f" (measured peak: {'/'.join(peaks)}× the baseline's)" * (len(peaks) == 1)
     return f"{none}, which gains what its layers alone do{peak}"
 
 

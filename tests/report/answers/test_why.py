@@ -108,6 +108,14 @@ def test_pairs_that_differ_in_any_parameter_are_told_apart():
     ]
 
 
+def test_what_one_framework_computes_no_faster_is_not_the_devices_alone():
+    # The lie: "slower in 16 bits on this device", of JAX on one where TensorFlow is twice as fast.
+    found = verdict(loss("slower type", 0.5))
+    run = found.pair.candidate.model_copy(update={"backend": "jax"})
+    found = replace(found, pair=replace(found.pair, candidate=run))
+    assert "which is slower in 16 bits on this device with JAX" in why.sentence(found)
+
+
 def test_pairs_of_two_devices_name_each_as_other_sentences_do():
     # Once "(gpu model A)", beside "on device A".
     both = [
@@ -150,7 +158,10 @@ def test_a_cause_that_rests_on_the_measured_peaks_says_their_ratio():
     found = published("why-imagenette-64px-no-amx-cpu").verdicts
     said = [why.sentence(verdict, found) for verdict in found if verdict.speedup.high < 1]
     assert len(said) == 3
-    assert all("in 16 bits on this device (measured peak 0.50× the baseline's)" in s for s in said)
+    assert all(
+        "in 16 bits on this device with TensorFlow (measured peak 0.50× the baseline's)" in s
+        for s in said
+    )
 
 
 def test_the_compiler_of_pytorch_is_not_called_xla():
