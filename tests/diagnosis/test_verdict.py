@@ -259,16 +259,16 @@ def test_a_traced_run_that_took_longer_than_the_sweeps_is_of_other_steps():
         assert verdict._take_longer(pair, traced) is longer
     assert not verdict._take_longer(pair, [None, None])
     assert not verdict._take_longer(replace(pair, speedup=Contrast()), [traced[0], None])
-    found = published("gpt-cpu").verdicts
-    assert {one.flags for one in found} == {"trace not of these steps"}
-    assert "time breakdown not valid: trace not of these steps" in why.sentence(found[0])
+    found = published("sign-language-100px-cpu").verdicts[1]
+    assert found.flags == "trace not of these steps"
+    assert "time breakdown not valid: trace not of these steps" in why.sentence(found)
 
 
 def test_repeats_of_a_diagnosis_that_lie_apart_prove_no_effect():
-    # float32 took 169, 229 and 172 ms in the blocks of one diagnosis: "with XLA on it is ...".
-    found = published("gpt-cpu").verdicts
-    assert [effect.flags for one in found for effect in one.effects] == ["repeats apart"] * 2
-    assert "(not valid: repeats apart)" in why.sentence(found[0])
+    # A policy took far longer in one block of a diagnosis than in others: "with XLA on it is ...".
+    found = published("float8-gpt-cpu").verdicts[1]
+    assert [effect.flags for effect in found.effects] == ["repeats apart"]
+    assert "(not valid: repeats apart)" in why.sentence(found)
     # The sweep's own runs have what is said of them everywhere else.
     apart = published("why-cpu").verdicts[-1]
     assert [effect.flags for effect in apart.effects] == ["repeats apart"]

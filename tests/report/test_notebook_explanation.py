@@ -106,7 +106,7 @@ DOUBT = "Time breakdown not valid: trace not of these steps."
 
 def test_each_part_says_what_of_it_is_not_valid():
     # The lie: no word above any of them, where the page says it above causes, times and layers.
-    explained = notebook_explanation.Explanation(published("gpt-cpu"), 0)
+    explained = notebook_explanation.Explanation(published("sign-language-100px-cpu"), 1)
     for part in ("causes", "time_by_cause", "roofline", "layers", "peaks"):
         assert DOUBT in getattr(explained, part)()._repr_html_(), part
     for table in (explained.time_by_layer(), explained.operations()):
@@ -124,10 +124,10 @@ def test_a_part_that_is_valid_has_no_warning(on_gpu):
 
 def test_a_terminal_shows_the_sentence():
     # Hundreds of kilobytes of records, as a dataclass shows its fields.
-    explained = notebook_explanation.Explanation(published("gpt-cpu"), 0)
+    explained = notebook_explanation.Explanation(published("sign-language-100px-cpu"), 1)
     sentence, *pairs = repr(explained).split("\n")
-    assert sentence.startswith("Why: mixed_bfloat16 at batch size 32 is ")
+    assert sentence.startswith("Why: mixed_bfloat16 (model banerjee_resnet50) at batch size 32 is ")
     assert sentence.endswith("time breakdown not valid: trace not of these steps.")
-    assert pairs[0] == "pair 0: mixed_bfloat16 against float32, gpt"
+    assert pairs[0] == "pair 0: mixed_bfloat16 against float32 (model banerjee_cnn)"
     missing = notebook_explanation.Explanation(None, 0, "a\\_b: there is no such directory.")
     assert repr(missing) == "a_b: there is no such directory."
