@@ -282,9 +282,9 @@ def test_batch_normalization_is_mended_only_where_there_is_some(report, advised)
         for found in published(report).verdicts
         for loss in found.losses
         if loss.cause.name == "memory"
-        for text, _ in found.remedies(loss)
+        for text, _ in replace(found, effects=[], hurtful=frozenset()).remedies(loss)
     }
-    assert texts
+    assert texts  # had nothing been tried
     assert any("normalization fused" in text for text in texts) is advised
     assert any("cheaper normalizations" in text for text in texts) is advised
 
