@@ -56,8 +56,6 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
         except Exception as error:
             why = f"does not take such inputs: {_told(error)}"
             raise ModelError(f"model {call} {why}") from error
-    if run.phase == "train" and not network.trainable_variables:
-        raise ModelError(f"model {call} has no weights to train: phase inference measures it")
     identity.model_source(run.model)  # read now: whoever edits it later changes nothing that runs
     _check_output(run, call, output, (None, *task_models.of(run).output(shape, classes)))
     # As behind the models here: probabilities near zero need float32's range.

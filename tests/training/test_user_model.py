@@ -135,11 +135,6 @@ def without_graph(shape, classes):
             return keras.ops.softmax(self.head(self.flat(x)))
 
     return Subclassed()
-
-def frozen(shape, classes):
-    network = good(shape, classes)
-    network.trainable = False
-    return network
 """
 
 
@@ -219,7 +214,6 @@ def test_what_a_model_of_ones_own_has_not_is_refused(own):
         ("calls_wrongly", r"raised .*'kernel_size' \(own_.*, line 30\)$"),
         ("nothing", "returned a NoneType; it must return a keras.Model$"),
         ("wrong_classes", r"output shape \(None, 11\); it must be \(None, 10\)$"),
-        ("frozen", r"has no weights to train: phase inference measures it$"),
         ("two_outputs", r"has output a list; it must be \(None, 10\)$"),
         ("other_images", "does not take such inputs: ValueError: "),
         (
