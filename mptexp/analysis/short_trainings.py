@@ -108,9 +108,12 @@ def learned(records: Sequence[Mapping[str, Any]]) -> bool:
 
 def guessing(records: Sequence[Mapping[str, Any]]) -> float:
     """The loss of guessing, in nats: of labels as frequent as they are; infinite if not known."""
-    known = (records[0].get("in_force") or {}) if records else {}
-    share = known.get("chance_accuracy")  # that of the most frequent label
-    return known.get("chance_loss") or (-math.log(share) if share else math.inf) or math.inf
+    known = records[0].get("in_force") or {}
+    if "chance_loss" in known:
+        return float(known["chance_loss"])
+    # The share of the most frequent label: guessing by all frequencies costs no less.
+    share = known.get("chance_accuracy") or 1.0
+    return -math.log(share) if share < 1 else math.inf
 
 
 def drowned(float32: Mapping[int, float], guessing: float) -> bool:
@@ -156,6 +159,7 @@ def tried(
         return None
     own = beside[0]
     reached = losses([own]) if own["status"] == "ok" else None
+    guessed = guessing(float32)
     return Tried(
         own["parameters"]["policy"],
         own["status"],
@@ -164,9 +168,9 @@ def tried(
         own.get("skipped_steps") or 0,
         next(iter(reached.values())) if reached else None,
         next(iter(known.values())),
-        keeps_up(reached, known, guessing(float32)),
+        keeps_up(reached, known, guessed),
         learned(float32[:1]),
-        drowned(known, guessing(float32)),
+        drowned(known, guessed),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import pandas as pd
@@ -168,24 +169,23 @@ def _not_valid(
     return validity.together([*names, *["not comparable"] * unlike])
 
 
+def blocks(run: Run, find: Find) -> dict[int, dict[str, Any]]:
+    """The records of a run by block, however they ended."""
+    found = (find(in_block(run, block)) for block in range(MOST_BLOCKS))
+    return dict(enumerate(takewhile(bool, found)))
+
+
 def _of_blocks(run: Run, find: Find) -> dict[int, dict[str, Any]]:
     """The records by block of a run's blocks that ended well."""
-    made = {}
-    for block in range(MOST_BLOCKS):
-        record = find(in_block(run, block))
-        if record is None:
-            break
-        if record["status"] == "ok":
-            made[block] = record
-    return made
+    return {block: one for block, one in blocks(run, find).items() if one["status"] == "ok"}
 
 
 def _ids(run: Run, find: Find, notebook: str) -> dict[Hashable, str]:
     """The ids of a run's blocks that ended well, by block and call."""
-    blocks = _of_blocks(run, find).items()
+    own = _of_blocks(run, find).items()
     return {
         (block, record.get("invocation")): in_block(run, block).run_id(notebook)
-        for block, record in blocks
+        for block, record in own
     }
 
 

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from typing import Any
 
 import pandas as pd
@@ -19,16 +18,8 @@ from mptexp.diagnosis import ablations, breakdown, kernel_arithmetic, proposals,
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.cause_times import LEAST_SHARE, Case, Loss, left, within_the_step
 from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN
-from mptexp.diagnosis.effects import (
-    MOST_BLOCKS,
-    NOTHING,
-    Effect,
-    Records,
-    Said,
-    effect,
-    together,
-)
-from mptexp.diagnosis.pairs import Pair, in_block, pairs
+from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, blocks, effect, together
+from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import results_table
@@ -289,15 +280,19 @@ def of_pairs(chosen: Sequence[Pair], records: Records, said: Said = NOTHING) -> 
         )
         for pair, two, effects in zip(chosen, traced, made, strict=True)
     ]
-    return [
-        replace(
-            one,
-            hurtful=_hurtful(one, verdicts) | _without_result(one.pair, records, notebook),
-            possible=(possible := _possible(one, verdicts)),
-            as_layers=_as_layers(one) if math.isnan(possible) else math.nan,
-        )
-        for one in verdicts
-    ]
+    return [_among(one, verdicts, _without_result(one.pair, records, notebook)) for one in verdicts]
+
+
+def _among(verdict: Verdict, verdicts: Sequence[Verdict], lost: frozenset[str]) -> Verdict:
+    """A verdict with what the others of its report say of it.
+
+    Args:
+        lost: the ablations that no run of its own in the sweep survived.
+    """
+    possible = _possible(verdict, verdicts)
+    as_layers = _as_layers(verdict) if math.isnan(possible) else math.nan
+    hurtful = _hurtful(verdict, verdicts) | lost
+    return replace(verdict, possible=possible, as_layers=as_layers, hurtful=hurtful)
 
 
 def _possible(verdict: Verdict, among: Iterable[Verdict]) -> float:
@@ -369,14 +364,13 @@ def _without_result(pair: Pair, records: Records, notebook: str) -> frozenset[st
     """What is advised and, made to the candidate in the sweep, had no run that ended well."""
     advised = [r.ablation for cause in CAUSES for r in cause.remedies if r.ablation]
     changed = {ablation.name: ablation.variants(*pair.policies)[1] for ablation in advised}
-    ends = {name: _ends(run, records, notebook) for name, run in changed.items()}
-    return frozenset(name for name, own in ends.items() if own and "ok" not in own)
 
+    def ends(run: Run) -> set[str]:
+        made = blocks(run, lambda one: records.get(one.run_id(notebook)))
+        return {record["status"] for record in made.values()}
 
-def _ends(run: Run, records: Records, notebook: str) -> set[str]:
-    """How the blocks of a run ended."""
-    made = (records.get(in_block(run, block).run_id(notebook)) for block in range(MOST_BLOCKS))
-    return {record["status"] for record in takewhile(bool, made)}
+    ended = {name: ends(run) for name, run in changed.items()}
+    return frozenset(name for name, own in ended.items() if own and "ok" not in own)
 
 
 def _model(run: Run) -> tuple[str, ...]:

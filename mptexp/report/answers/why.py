@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -79,16 +78,12 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = verdict.pair.candidate, defaults()
     names = ["input_mode"] * (run.input_mode != usual["input_mode"])
-    named = [_named(n, getattr(run, n)) for n in [*names, *_varying(among)]]
+    named = [in_words(n, getattr(run, n)) for n in [*names, *_varying(among)]]
     if len({other.pair.candidate.backend for other in among}) > 1:
         named.insert(len(names), BACKENDS[run.backend])
     if run.jit != usual["jit"]:
         named.insert(0, compiled_in_words(run.jit == "on", run.backend))
     return f" ({', '.join(named)})" if named else ""
-
-
-def _named(name: str, value: Any) -> str:
-    return f"{wording.ON}{value}" if name == "gpu_model" else in_words(name, value)
 
 
 def _possible(verdict: Verdict) -> str:

@@ -96,6 +96,7 @@ ROWS = (
 )
 # Words for no value, and for any number.
 OPTIONAL = {"clip_norm": ("gradients not clipped", "gradients clipped to norm {:g}")}
+NAMES = {"gpu_model": "device"}  # of parameters, where readers know them by another
 WORDS = {(row.name, row.value): row.words for row in ROWS}
 
 
@@ -107,7 +108,7 @@ def in_words(name: str, value: Any) -> str:
         value: as a params file or a table has it, where XLA is true or false.
     """
     written = ("off", "on")[int(value)] if isinstance(value, bool | np.bool_) else str(value)
-    return _known(name, written) or f"{name.replace('_', ' ')} {value}"
+    return _known(name, written) or f"{NAMES.get(name, name.replace('_', ' '))} {value}"
 
 
 def _known(name: str, value: str) -> str:
