@@ -1,4 +1,4 @@
-"""Short trainings of one point, which advice asks for: how they are made and set side by side."""
+"""Short trainings of one point, which advice asks for: how they are made, when one keeps up."""
 
 import json
 import math
@@ -12,8 +12,7 @@ from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 
 # A training keeps up with float32's of the same seed where its loss lies at most so far above, as a
-# share of it or in nats: two trainings that differ in rounding alone differ by a few percent. Of a
-# loss above that of guessing it is the share of that: a model's own terms may make up most of it.
+# share of it or in nats: two trainings that differ in rounding alone differ by a few percent.
 SHARE, NATS = 0.05, 0.02
 # Policies that compute in fewer bits than float32.
 NARROW = tuple(name for name, row in POLICY_ROWS.items() if row.compute_dtype != "float32")
@@ -35,8 +34,7 @@ class Tried:
         float32_loss: the same in float32.
         keeps_up: whether the loss is as good as float32's, see `keeps_up`.
         learned: whether float32 came above chance, so that keeping up with it means something.
-        drowned: whether a model's own terms, such as regularizers, make up most of the loss, so
-            that it means nothing.
+        beyond_guessing: see `beyond_guessing`.
     """
 
     policy: str
@@ -48,14 +46,13 @@ class Tried:
     float32_loss: float
     keeps_up: bool
     learned: bool
-    drowned: bool = False
+    beyond_guessing: bool = False
 
     @property
     def fails(self) -> bool:
         """Whether it is shown not to train as float32 does, or ends with an error of its own."""
-        if self.status == "ok":
-            return not self.keeps_up and not self.drowned
-        return self.status in ("diverged", "unsupported", "failed")
+        ended = self.status in ("diverged", "unsupported", "failed")
+        return ended or (self.status == "ok" and not self.keeps_up)
 
 
 def short(
@@ -116,27 +113,24 @@ def guessing(records: Sequence[Mapping[str, Any]]) -> float:
     return -math.log(share) if share < 1 else math.inf
 
 
-def drowned(float32: Mapping[int, float], guessing: float) -> bool:
-    """Whether terms of the model's own make up most of a loss: it is twice that of guessing."""
+def beyond_guessing(float32: Mapping[int, float], guessing: float) -> bool:
+    """Whether a loss is more than twice that of guessing, so that keeping up with it says little.
+
+    Terms of the model's own, such as regularizers, make up most of it, or float32 goes astray.
+    """
     return any(loss > 2 * guessing for loss in float32.values())
 
 
-def keeps_up(
-    own: Mapping[int, float] | None, float32: Mapping[int, float], guessing: float = math.inf
-) -> bool:
+def keeps_up(own: Mapping[int, float] | None, float32: Mapping[int, float]) -> bool:
     """Whether the losses of all blocks are no more than SHARE or NATS above float32's.
 
     Each beside that of its own seed: a mean over blocks would let one that gained make up for one
     that failed.
-
-    Args:
-        guessing: the loss of guessing; SHARE is of no more than that.
     """
     if own is None:
         return False
     pairs = [(own[block], float32[block]) for block in float32]
-    most = [max(SHARE * min(abs(other), guessing), NATS) for _, other in pairs]
-    return all(one - other <= more for (one, other), more in zip(pairs, most, strict=True))
+    return all(one - other <= max(SHARE * abs(other), NATS) for one, other in pairs)
 
 
 def tried(
@@ -159,7 +153,6 @@ def tried(
         return None
     own = beside[0]
     reached = losses([own]) if own["status"] == "ok" else None
-    guessed = guessing(float32)
     return Tried(
         own["parameters"]["policy"],
         own["status"],
@@ -168,9 +161,9 @@ def tried(
         own.get("skipped_steps") or 0,
         next(iter(reached.values())) if reached else None,
         next(iter(known.values())),
-        keeps_up(reached, known, guessed),
+        keeps_up(reached, known),
         learned(float32[:1]),
-        drowned(known, guessed),
+        beyond_guessing(known, guessing(float32)),
     )
 
 

@@ -196,18 +196,18 @@ class _Search:
         self._check(records, ("ok",))
         float32 = short_trainings.losses(records) or {}
         guessing = short_trainings.guessing(records)
-        if short_trainings.drowned(float32, guessing):
+        if short_trainings.beyond_guessing(float32, guessing):
             raise Stopped(
                 f"float32's training loss is {layer_search.mean(float32):.3g} where guessing costs "
                 f"{guessing:.3g}: terms of the model's own, such as regularizers, make up most of "
-                "it, and it says nothing of layers"
+                "it, or float32 goes astray, and it says nothing of layers"
             )
         (measured,) = out_of_range.measured(records)
         names = records[0]["exponents"]["network"]
         order = layer_search.by_need(names, measured, self.policy)
 
         def keeps_up(layers: Sequence[str]) -> bool:
-            return self._tried(layers, len(names), float32, guessing)
+            return self._tried(layers, len(names), float32)
 
         layers = layer_search.irreducible(order, keeps_up)
         if layers is None:
@@ -231,9 +231,7 @@ class _Search:
             tuple(self.trials),
         )
 
-    def _tried(
-        self, layers: Sequence[str], of: int, float32: Mapping[int, float], guessing: float
-    ) -> bool:
+    def _tried(self, layers: Sequence[str], of: int, float32: Mapping[int, float]) -> bool:
         """Whether the trainings with some layers in float32 are as good as float32's."""
         from mptexp.analysis import layer_search, short_trainings
 
@@ -242,7 +240,7 @@ class _Search:
         records = self._trained(place, self.policy, layers)
         self._check(records, ("ok", "diverged"))
         losses = short_trainings.losses(records)
-        keeps_up = short_trainings.keeps_up(losses, float32, guessing)
+        keeps_up = short_trainings.keeps_up(losses, float32)
         trial = layer_search.Trial(tuple(layers), layer_search.mean(losses), keeps_up)
         self.trials.append(trial)
         return trial.keeps_up

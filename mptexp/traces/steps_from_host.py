@@ -1,4 +1,4 @@
-"""Tells which steps, waits and updates of a training the events of its host show."""
+"""Which steps, waits and updates of a training its host's events show; what is left out of them."""
 
 import math
 import re

@@ -145,8 +145,7 @@ def test_the_answer_opens_with_the_layers(found, opening):
     assert f"float32 1, mixed_float16 {alone}" in sentences[1]
     assert ("1.02" in sentences[1]) == bool(found.layers)
     assert sentences[-1].endswith(
-        "5 %, of no more than the loss of guessing, or 0.02 above its own after 300 steps, with "
-        "each of 2 seeds."
+        "5 % or 0.02 above its own after 300 steps, with each of 2 seeds."
     )
 
 

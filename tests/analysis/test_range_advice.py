@@ -244,7 +244,7 @@ TRIED = Tried("mixed_float16", "ok", "", 60, 0, 1.0, 1.0, keeps_up=True, learned
 @pytest.mark.parametrize(
     ("changed", "policy", "said"),
     [
-        ({}, "mixed_float16", "it keeps up (at most 5 %, of no more than the loss of guessing, "),
+        ({}, "mixed_float16", "it keeps up (at most 5 % or 0.02 above)."),
         ({"learned": False}, "mixed_float16", "at chance level still"),
         ({"loss": 2.0, "keeps_up": False, "skipped": 9}, "float32", "9 steps skipped by"),
         ({"loss": None, "status": "diverged", "keeps_up": False}, "float32", "and diverged, th"),

@@ -30,7 +30,7 @@ WITHIN = (
     "Of the numbers those that leave a layer are looked at: what is computed within one may still "
     "be too large or too small."
 )
-RULE = f"at most {share(SHARE)}, of no more than the loss of guessing, or {NATS:g} above"
+RULE = f"at most {share(SHARE)} or {NATS:g} above"
 OF_TRIAL = (
     "This follows from the range of the numbers and from a short training: whether the policy is "
     "faster on this device, and as accurate in the end, is for `mptexp run` to measure."
@@ -111,11 +111,6 @@ def _of_trial(tried: Tried | None) -> list[str]:
         skipped = f" ({wording.count(tried.skipped, 'step')} skipped by the dynamic loss scale)"
     said = f"{where} and ended at a training loss of {tried.loss:.3g}{skipped}, float32 at "
     said += f"{tried.float32_loss:.3g}"
-    if tried.drowned:
-        return [
-            f"{said}: terms of the model's own, such as regularizers, make up most of it, so that "
-            "this says little."
-        ]
     if tried.fails:
         late = "; more `--steps` show whether the loss is late alone"
         return [f"{said}: it does not keep up ({RULE}), {allowed}.", WITHIN, f"{layers}{late}."]
@@ -123,6 +118,11 @@ def _of_trial(tried: Tried | None) -> list[str]:
         return [
             f"{said}; float32 itself is at chance level still, so that this says little: take more "
             "steps (`--steps`)."
+        ]
+    if tried.beyond_guessing:
+        return [
+            f"{said}, more than twice what guessing costs: terms of the model's own, such as "
+            "regularizers, make up most of it, or float32 goes astray, so that this says little."
         ]
     return [f"{said}: it keeps up ({RULE})."]
 

@@ -42,7 +42,6 @@ def _loss(trial: Trial) -> str:
 
 def _rule(steps: int) -> str:
     return (
-        f"As good as float32 counts a loss at most {wording.share(SHARE)}, of no more than the "
-        f"loss of guessing, or {NATS:g} above its own after {steps} steps, with each of {BLOCKS} "
-        "seeds."
+        f"As good as float32 counts a loss at most {wording.share(SHARE)} or {NATS:g} above its "
+        f"own after {steps} steps, with each of {BLOCKS} seeds."
     )

@@ -1,4 +1,4 @@
-"""The HTML of the first screen, title to advice, with the short forms of a phone."""
+"""The first screen as HTML: title, answer, what limits it, advice; short forms for a phone."""
 
 import re
 from collections import Counter

@@ -1,1 +1,1 @@
-"""The step clock, sensors, measured peaks and the profiler."""
+"""The step clock, sensors, measured peaks, layers alone and the profiler."""

@@ -1,6 +1,7 @@
-"""Measured peaks of the device: short microbenchmarks, cached per device and versions.
+"""Measured peaks of the device, and what layers take alone, forward and backward.
 
-Each figure is the best of several tries: a peak is what was reached, not what is usual.
+Short microbenchmarks, cached per device and versions. Each figure is the best of several tries: a
+peak is what was reached, not what is usual.
 """
 
 import contextlib
