@@ -50,9 +50,11 @@ class Tried:
 
     @property
     def fails(self) -> bool:
-        """Whether it is shown not to train as float32 does, or ends with an error of its own."""
-        ended = self.status in ("diverged", "unsupported", "failed")
-        return ended or (self.status == "ok" and not self.keeps_up)
+        """Whether it does not train as float32 does, which had room, time and no error.
+
+        Of one that was killed from outside nothing is known.
+        """
+        return not self.keeps_up and self.status != "killed"
 
 
 def short(

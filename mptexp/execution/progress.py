@@ -269,14 +269,16 @@ class Shown:
 def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:
     """The parameters that tell runs apart, with the value that a label leaves out.
 
-    It is the most frequent one; None for an axis of the sweep, which is always shown.
+    It is that of most runs; None for an axis of the sweep, which is always shown, and where no
+    value is most runs': which of two is left out, nobody would know.
     """
-    usual = {}
+    usual: dict[str, Any] = {}
     for name in Run.model_fields:
         values = [getattr(run, name) for run in runs]
         own = name in axes or name not in ("block", "seed")
         if own and any(v != values[0] for v in values):
-            usual[name] = None if name in axes else Counter(values).most_common(1)[0][0]
+            value, runs_with = Counter(values).most_common(1)[0]
+            usual[name] = value if name not in axes and 2 * runs_with > len(runs) else None
     return usual
 
 

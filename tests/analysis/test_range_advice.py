@@ -249,7 +249,9 @@ TRIED = Tried("mixed_float16", "ok", "", 60, 0, 1.0, 1.0, keeps_up=True, learned
         ({"loss": 2.0, "keeps_up": False, "skipped": 9}, "float32", "9 steps skipped by"),
         ({"loss": None, "status": "diverged", "keeps_up": False}, "float32", "and diverged, th"),
         ({"loss": None, "status": "oom", "error": "x", "keeps_up": False},
-         "mixed_float16", "ended as oom: x"),
+         "float32", "ended as oom: x"),
+        ({"loss": None, "status": "killed", "error": "x", "keeps_up": False},
+         "mixed_float16", "ended as killed: x"),
         # A policy without effect, of a model that is in float32: advised, as no loss spoke against.
         ({"loss": None, "status": "unsupported", "error": "it has no effect", "keeps_up": False},
          "float32", "ended as unsupported: it has no effect"),

@@ -84,7 +84,9 @@ FLOAT16 = {"policy": "mixed_float16", "loss_scale": "dynamic", "exponents_every"
         (record(9.0, "diverged", **FLOAT16), True),
         (record(9.0, "unsupported", **FLOAT16), True),  # advised once, where no run of it is made
         (record(9.0, "failed", **FLOAT16), True),
-        (record(9.0, "oom", **FLOAT16), False),  # of which nothing is known
+        (record(9.0, "oom", **FLOAT16), True),  # advised once, where only float32 had room
+        (record(9.0, "timeout", **FLOAT16), True),
+        (record(9.0, "killed", **FLOAT16), False),  # of which nothing is known
     ],
 )
 def test_a_training_that_was_tried_fails_where_it_trains_worse(trial, fails):

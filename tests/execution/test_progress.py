@@ -40,6 +40,17 @@ def test_a_line_per_run_says_what_tells_it_apart_and_what_is_left():
     assert shown.ended == 2
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_half_of_the_runs_have_is_named_of_all(order):
+    # The lie: "block 0  155.74 ms" with XLA, and in the next block "block 1  172.12 ms" without.
+    runs = [run.model_copy(update={"jit": jit}) for jit in ("on", "auto") for run in SWEEP.runs()]
+    halves = [runs[:2], runs[2:]]
+    shuffled = [*halves[order[0]], *halves[order[1]]]
+    due = [Planned(f"r{n}", run, "pending") for n, run in enumerate(shuffled)]
+    shown = Progress(Console(file=io.StringIO()), due, SWEEP, plan.Costs(due, SWEEP))
+    assert all(f"jit {each.run.jit}" in shown._label(each) for each in due)
+
+
 @pytest.mark.parametrize(("gpus", "replicas", "words"), [(1, 1, "20"), (4, 1, "10"), (4, 2, "20")])
 def test_what_runs_side_by_side_is_announced_so(monkeypatch, gpus, replicas, words):
     # The lie: "about 80 min" on four devices, and then "about 20 min left".

@@ -227,4 +227,5 @@ def test_verdicts_on_two_devices_name_them(tmp_path):
     verdicts = diagnose.verdicts(SweepDir(tmp_path), found)
     for told in (why.sentence, why.title):
         assert len({told(verdict, verdicts) for verdict in verdicts}) == len(verdicts) == 2
-    assert "**mixed_float16** (input as in Keydana 2020, device A100)" in why.sentence(verdicts[0], verdicts)
+    named = "**mixed_float16** (input as in Keydana 2020, device A100)"
+    assert named in why.sentence(verdicts[0], verdicts)

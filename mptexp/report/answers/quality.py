@@ -318,5 +318,7 @@ def _one_network(tables: Tables) -> bool:
 
 def _saved(saved: pd.Series) -> str:
     """`5 to 20 % less`, or `more`; of what is saved in percent, less than zero is more."""
-    ends = dict.fromkeys(f"{v:.0f}" for v in (saved.abs().min(), saved.abs().max()))
-    return f"{' to '.join(ends)} % {'less' if saved.max() > 0 else 'more'}"
+    less = saved.max() > 0
+    ends = [f"{v:.0f}" for v in (saved.abs().min(), saved.abs().max())]
+    ends = dict.fromkeys("over 99" if less and end == "100" else end for end in ends)
+    return f"{' to '.join(ends)} % {'less' if less else 'more'}"

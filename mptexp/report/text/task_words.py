@@ -161,7 +161,7 @@ MEASURES = {
             _of_perplexity,
             "% of perplexity",
             "above float32's perplexity",
-            lambda margin: f"{math.expm1(margin) * 100:.2g} %",  # a margin of losses, in nats
+            lambda margin: wording.percent(math.expm1(margin)),  # a margin of losses, in nats
             {"lower": "higher (worse)", "higher": "lower (better)"},
         ),
     )

@@ -482,7 +482,12 @@ def share(fraction: float) -> str:
         return "< 0.001 %"
     if 0.995 <= fraction < 1 - 1e-9:
         return "> 99 %"
-    return f"{fraction * 100:.2g} %" if fraction < 0.0995 else f"{fraction * 100:.0f} %"
+    return percent(fraction)
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage of at least two digits that count: `1 %`, `146 %`."""
+    return f"{fraction * 100:.2g} %" if fraction < 0.0995 else f"{fraction * 100:,.0f} %"
 
 
 def power(scale: float | str) -> str:
