@@ -71,20 +71,25 @@ def _missing(name):
 def test_a_variable_that_hides_the_gpus_is_the_cause_that_is_named(nvml):
     # The lie: "tensorflow does not see the GPU: pip install ...", gigabytes that change nothing.
     program = (
-        "from mptexp.training import environment as e, capability, backends\n"
+        "import json, os, sys\n"
+        "from mptexp.training import environment as e\n"
         "cpu = {'kind': 'cpu', 'driver': '580', 'onednn': True, 'capability': None}\n"
         "quiet = {'load': 0, 'cores': 8, 'swap_used_bytes': 0, 'governor': None,\n"
         "    'on_battery': None, 'container_cpus': None, 'hypervisor': False}\n"
-        "print(e.advice('tensorflow', cpu | quiet)[0])"
+        "for value in json.loads(sys.argv[1]):\n"
+        "    os.environ.pop('CUDA_VISIBLE_DEVICES', None)\n"
+        "    if value is not None: os.environ['CUDA_VISIBLE_DEVICES'] = value\n"
+        "    print(e.advice('tensorflow', cpu | quiet)[0])"
     )
+    # The system looks for libraries where this variable said when a process began.
     known = os.environ | {"LD_LIBRARY_PATH": str(nvml)}
-    for value in ("", "-1", "3", "7,0", "GPU-of-nobody", "0", "0,7", "G", "MIG-1", None):
+    values = ("", "-1", "3", "7,0", "GPU-of-nobody", "0", "0,7", "G", "MIG-1", None)
+    words = [sys.executable, "-c", program, json.dumps(values)]
+    said = subprocess.run(words, env=known, capture_output=True, text=True).stdout.splitlines()
+    for value, sentence in zip(values, said, strict=True):
         hidden = value in ("", "-1", "3", "7,0", "GPU-of-nobody")
-        environ = {**known, "CUDA_VISIBLE_DEVICES": value} if value is not None else known
-        words = [sys.executable, "-c", program]
-        said = subprocess.run(words, env=environ, capture_output=True, text=True).stdout
-        assert ("unset it, or name one" in said) is hidden, (value, said)
-        assert ("does not see the GPU" in said) is not hidden, (value, said)
+        assert ("unset it, or name one" in sentence) is hidden, (value, sentence)
+        assert ("does not see the GPU" in sentence) is not hidden, (value, sentence)
 
 
 def test_what_variables_decide_is_what_the_doctor_says(monkeypatch):

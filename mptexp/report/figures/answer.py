@@ -382,7 +382,7 @@ def _bars(chart: Subject) -> str:
     which += " under each heading" * (together and not chart.baseline)
     repeats = _repeats(chart)
     n = f" from {repeats} repeats" if repeats else "; n: repeats"
-    both = "; where a block was measured again, an interval covers both times" * chart.again
+    both = "; some repeats were measured twice, and intervals cover both results" * chart.again
     return f"Bars and brackets: {which}{n}{both}."
 
 

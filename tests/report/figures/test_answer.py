@@ -138,8 +138,8 @@ def test_of_repeats_that_were_measured_again_an_interval_holds_of_both():
     sweep = published("imagenette-64px-cpu")
     assert len(sweep.tables.superseded)
     caption = answer._caption(sweep.subject)
-    assert "from 3 repeats; where a block was measured again, an interval covers" in caption
-    assert "again" not in answer._caption(published("gpt-cpu").subject)
+    assert "from 3 repeats; some repeats were measured twice, and intervals" in caption
+    assert "twice" not in answer._caption(published("gpt-cpu").subject)
 
 
 def test_how_many_repeats_is_said_once_where_all_have_as_many():
