@@ -242,6 +242,32 @@ def not_allowed(flags: Sequence[str], images: float) -> str:
     return "" if images else "images not recorded"
 
 
+def falls_behind(tables: Tables, own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether runs with other settings are shown to be worth less than those beside them.
+
+    As of a larger batch, or of a baseline with XLA beside a policy without: some of them have no
+    result, or the difference within blocks leaves out zero by its own interval.
+
+    Args:
+        own: POINT and policy of the runs that are asked about.
+        other: the same of those that they would take the place of.
+    """
+    keys, every = [*POINT, "policy"], speedups.with_jit(tables.results)
+    runs, beside = (
+        every[(every[keys] == pd.Series([side[key] for key in keys], keys)).all(axis=1)]
+        for side in (own, other)
+    )
+    if (runs.status != "ok").any():
+        return True
+    trained = tables.trained.assign(quality=points.quality(tables.trained))
+    means = [
+        trained[trained.run_id.isin(side.run_id)].groupby("block").quality.mean().dropna()
+        for side in (runs, beside)
+    ]
+    over = contrast.paired(*means, "difference")
+    return verdict(over.low, over.high, tables.options.equivalence_margin) == "lower"
+
+
 def beside_first(table: pd.DataFrame) -> pd.DataFrame:
     """Of `differences`, at each point those from the first baseline.
 

@@ -140,6 +140,8 @@ class StepTimer:
         self._batch: int | None = None  # of `fit`, that began last
         self._other_batch = ""
         self._held = False  # whether the batch size was, against what Keras has counted
+        self._agreed, self._other_count = False, ""  # of first steps; of an epoch
+        self._validates = False  # whether this timer is told of evaluations
         self._looked = False  # at what the first step of a `fit` has told
         self._state = ""  # of the model
         self._steps = object()  # names them, of one model
@@ -326,8 +328,8 @@ class StepTimer:
         at_once = int(getattr(self.model, "steps_per_execution", 1) or 1)
         last = self._total is not None and batch + at_once >= self._total
         # Data that end before their length is known have begun one execution too many, and the one
-        # before it may have found fewer batches.
-        self._unsure = None if last or at_once == 1 else len(self.windows)
+        # before it may have found fewer batches, or a smaller one.
+        self._unsure = None if last else len(self.windows)
         if batch and not self._looked:
             self._end_first(batch)
         if batch == 0 or self._of_epoch:
@@ -350,8 +352,9 @@ class StepTimer:
     def _look(self, steps: int) -> None:
         """Looks at a model after its first steps: they built it, and their batches were full."""
         self._looked, self._state = True, self._state or self._model_state()
-        images = self._examples()
-        if images and images != steps * (self._batch_size or 0):
+        images, said = self._examples(), steps * (self._batch_size or 0)
+        self._agreed = self._agreed or images == said
+        if images and images != said:
             self._note_batch(images, f"{steps} step{'s' * (steps != 1)}")
 
     def _examples(self) -> int | None:
@@ -366,6 +369,11 @@ class StepTimer:
 
     def _as_said(self) -> list[str]:
         """What a record says of a batch size that nothing of `fit` could be held against."""
+        if self._other_count:
+            return [
+                f"its batch size of {self._batch_size} is that of its first steps: Keras counted "
+                f"{self._other_count} of an epoch, as where a callback evaluates in between"
+            ]
         if self.model is None or self._held:
             return []
         return [
@@ -380,9 +388,25 @@ class StepTimer:
         """
         self._other_batch = self._other_batch or f"{images} images in {steps}"
 
+    def _note_count(self, images: int, most: int) -> None:
+        """Keeps that an epoch's images are not as many as was said.
+
+        Where its first steps have agreed, an evaluation by another callback may have counted anew
+        since, of which this one is not told.
+        """
+        steps = f"at most {most} step{'s' * (most != 1)}"
+        evaluated = getattr(self.model, "test_function", None) is not None
+        if self._agreed and evaluated and not self._validates:
+            self._other_count = f"{images} images in {steps}"
+        else:
+            self._note_batch(images, steps)
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
-        self.pause()
+        """Keras's hook: an epoch's last step belongs to no window, as validation follows it.
+
+        Nor is the peak of memory read: it may be that of an earlier callback's evaluation.
+        """
+        self._drop()
         if self._batch is not None:
             self._end_epoch(self._batch)
         self._count_images(self._at_once)
@@ -390,13 +414,15 @@ class StepTimer:
     def _end_epoch(self, batch: int) -> None:
         """Leaves out the window of an execution of which nothing says that it was full."""
         unsure = self._unsure is not None
-        if unsure:
+        if unsure and len(self.windows) > self._unsure:
             del self.windows[self._unsure :], self._opened[self._unsure :]
+            self._size = max(1, self._size // 2)  # or each epoch might end with such a window
         self._one_execution = self._one_execution or batch <= unsure * self._at_once
         self._batch = self._unsure = None
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Keras's hook: validation, before which alone the epoch's images are counted."""
+        self._validates = True
         self.pause()
         self._count_images(self._at_once)
 
@@ -411,7 +437,7 @@ class StepTimer:
         images, size = self._examples() if counted else None, self._batch_size or 0
         self._of_epoch, most = None, ended + begun
         if images and not (ended - at_once) * size < images <= most * size:
-            self._note_batch(images, f"at most {most} step{'s' * (most != 1)}")
+            self._note_count(images, most)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras's hook: the sensors are read no more."""

@@ -655,6 +655,61 @@ def test_batches_that_grow_within_an_epoch_are_refused(tmp_path, steps):
         timer.record(tmp_path)
 
 
+def test_a_smaller_last_batch_of_data_of_unknown_length_is_in_no_window():
+    # The lie: 1,134 images a second, of images that take a millisecond each to make.
+    def data():
+        yield from batches(3)
+        yield from batches(1, 2)
+
+    model, timer = plain()
+    for _ in range(12):
+        train(model, timer, data(), None)
+    assert sum(window["steps"] for window in timer.windows) >= 12
+    # Of 3 full batches, the smaller one and a step that was begun in vain.
+    firsts = [window["first_step"] % 5 for window in timer.windows]
+    ends = [n + window["steps"] for n, window in zip(firsts, timer.windows, strict=True)]
+    assert max(ends) <= 3
+
+
+@pytest.mark.parametrize("told", ["never", "of validation"])
+def test_a_callbacks_evaluation_within_an_epoch_refuses_no_right_batch_size(tmp_path, told):
+    # The lie: "trained on 180 images in at most 11 steps", of 12 steps of 16; nothing recorded.
+    import keras
+
+    model, timer = plain()
+    x, y = np.zeros((192, 8)), np.zeros((192, 2))
+
+    def evaluate(batch, logs):
+        if batch == 5:
+            model.evaluate(x[:100], y[:100], verbose=0)
+
+    other = keras.callbacks.LambdaCallback(on_train_batch_end=evaluate)
+    more = {"validation_data": (x[:16], y[:16])} if told == "of validation" else {}
+    model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[other, timer], **more)
+    if more:  # then a count that disagrees may be that of other batches
+        with pytest.raises(ParamsError, match="batch_size is 16, but `fit` trained on"):
+            timer.record(tmp_path)
+        return
+    marks = store.read_record(timer.record(tmp_path))["marks"]
+    assert any("is that of its first steps: Keras counted 180 images" in mark for mark in marks)
+
+
+def test_a_peak_is_not_that_of_a_callback_before_the_timer(monkeypatch):
+    # The lie: 2,749 MiB, of predictions at an epoch's end; the steps had 848.
+    import keras
+
+    held = [1000]
+    monkeypatch.setattr(StepTimer, "_peak_now", lambda timer: max(held))
+    model, timer = plain()
+    grown = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: held.append(1111),
+        on_epoch_end=lambda epoch, logs: held.append(3000),
+    )
+    x, y = np.zeros((160, 8)), np.zeros((160, 2))
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[grown, timer])
+    assert timer._peak in (None, 1111)
+
+
 @pytest.mark.parametrize("what", ["evaluate", "predict"])
 @pytest.mark.parametrize("first", [False, True])
 def test_an_evaluation_with_the_same_timer_leaves_the_steps_of_fit_alone(tmp_path, what, first):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, validity
@@ -23,7 +24,8 @@ def gains(tables: Tables) -> pd.DataFrame:
     Each policy is at its own best batch size, at which no run of the baseline had room. With
     base_size, that of the baseline, default_policy, the device's, and room, the memory allowed;
     place and device tell a row from the others of the sweep, and are empty where it has one. Not of
-    policies that are known to lose accuracy; none where it is doubtful what had no memory.
+    policies that are known to lose accuracy, nor of batch sizes at which they do, or some of their
+    runs have no result; none where it is doubtful what had no memory.
     """
     table = _told_apart(tables.best_batches)
     names = {"policy": "baseline", "batch_size": "base_size", "largest": "base_largest"}
@@ -38,6 +40,13 @@ def gains(tables: Tables) -> pd.DataFrame:
     own = own[~own.policy.isin(worse) & memory.is_relied_on(tables)]
     fed = own[own.input_mode != "resident"]  # on one batch nobody trains
     own = fed if (tables.ok.input_mode != "resident").any() else own
+    behind = [
+        accuracy.falls_behind(
+            tables, row, row | {"policy": row["baseline"], "batch_size": row["base_size"]}
+        )
+        for row in own.to_dict("records")
+    ]
+    own = own[~np.array(behind, bool)]
     defaults = tables.ok.groupby("gpu_model").default_policy.first()
     own = own.assign(default_policy=own.gpu_model.map(defaults))
     own = own.assign(room=quality.room(tables))

@@ -1,5 +1,7 @@
 """What a sweep says of accuracy and memory: one sentence, beside those of speed in `findings`."""
 
+from typing import Any
+
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, summary, validity
@@ -193,20 +195,26 @@ def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
     if (rows.empty and several) or (len(rows) and rows.verdict.isin(NO_MEAN).all()):
         return ""
     if ends[0] == ends[1]:
-        return f"{ends[0]} in the mean everywhere"
-    if len(spread) == 1 and len(means := _means(tables, measure)) <= CLAUSES:
+        known = summary.headline(tables).dropna(subset=measure.task.column)
+        everywhere = " everywhere" * (len(known[POINT].drop_duplicates()) == len(spread))
+        return f"{ends[0]} in the mean{everywhere}"
+    if len(spread) == 1 and len(means := _means(tables, spread.index[0], measure)) <= CLAUSES:
         return listed([f"{policy} {measure.level(mean)}" for policy, mean in means.items()])
     return f"means {ends[0]} to {ends[1]}"
 
 
-def _means(tables: Tables, measure: Measure) -> pd.Series:
-    """The mean of each policy, of a sweep of one point.
+def _means(tables: Tables, point: tuple[Any, ...], measure: Measure) -> pd.Series:
+    """The mean of each policy at a point.
 
     Over the blocks that all of them have, as differences are: another block has another seed.
     """
     column = measure.task.column
-    means = summary.headline(tables).dropna(subset=column).set_index("policy")[column]
-    runs = tables.ok[(tables.ok.ended_by != "target_ci") & tables.ok[column].notna()]
+    here, runs = (
+        table[(table[POINT] == pd.Series(point, POINT)).all(axis=1)].dropna(subset=column)
+        for table in (summary.headline(tables), tables.ok)
+    )
+    means = here.set_index("policy")[column]
+    runs = runs[runs.ended_by != "target_ci"]
     policies = runs.groupby("block").policy.nunique()
     shared = runs[runs.block.map(policies) == len(means)]
     if len(shared):

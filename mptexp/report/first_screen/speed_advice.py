@@ -116,7 +116,6 @@ def _of_phase(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
 
 
 def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
-    base = strict_baseline(rows)
     bad = rows.verdict.isin(["lower", "diverged"]) | rows.out_of_memory
     worse = (rows.finding == "faster") & bad
     rows = rows.assign(finding=rows.finding.mask(worse, "worse"))
@@ -124,7 +123,7 @@ def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
     faster = rows[(rows.finding == "faster") & (rows.apply(wording.direction, axis=1) == "faster")]
     usable = faster[faster.input_mode != RESIDENT]
     if len(faster) and usable.empty and (rows.input_mode != RESIDENT).any():
-        return _Advice(f"keep {base}: {_without_input(faster, rows)}")
+        return _Advice(f"{_keep(rows)}: {_without_input(faster, rows)}")
     if len(faster):
         return _use(usable if len(usable) else faster, rows, lost, tables)
     native = rows[~rows.emulated.astype(bool)]
@@ -133,7 +132,28 @@ def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
         return _Advice(caveats.remedies(tables, "time", few).removesuffix("."))
     measured = native if len(native) else rows
     more = repeats_to_decide(measured, _names(measured), gains=True)
-    return _Advice("; ".join(filter(None, [f"keep {base}", more, _untried(rows, tables)])))
+    return _Advice("; ".join(filter(None, [_keep(rows), more, _untried(rows, tables)])))
+
+
+def _keep(rows: pd.DataFrame) -> str:
+    """`keep float32`: what a user has, of which others are not shown to be better.
+
+    Where that is TF32 and was not measured, nothing is known of it; and where it is less accurate
+    than others, it is not kept without a word.
+    """
+    base, first = strict_baseline(rows), rows.iloc[0]
+    ended = first.default_ended
+    if base.startswith("strict ") and ended not in ("", OUT_OF_MEMORY):
+        name = verbatim(wording.default_name(first.default_policy))
+        again = " again" * (ended != NOT_MEASURED)
+        return f"measure {name}{again}, the default{_on(first, rows)}, before you change anything"
+    better = rows[rows.verdict == "higher"]
+    if better.empty:
+        return f"keep {base}"
+    names = listed([f"**{name}**" for name in dict.fromkeys(better.policy)])
+    measure = task_words.of(better.dataset.iloc[0])
+    worse = measure.words.get("higher", "higher")
+    return f"keep {base}, but find out first why the {measure.name} of {names} is {worse}"
 
 
 def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
@@ -167,11 +187,15 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
         "faster still."
         for one in ahead[:NAMED]
     )
-    unclear += _more_elsewhere(advised, candidates) + _to_measure(advised)
+    unclear += _more_elsewhere(advised, candidates, rows[rows.finding == "worse"])
+    unclear += _to_measure(advised)
     why, fastest = "", _gains_most(_over_defaults(faster)).policy
     if within and fastest not in set(candidates.policy):
         verdict = measure.words.get(best.verdict, best.verdict)
         why = f", whose {measure.name} is shown to be {verdict}"
+    devices = {*rows.gpu_model}
+    if devices < {*tables.results.gpu_model} and not condition:  # of others nothing is compared
+        condition = f"on {listed([verbatim(name) for name in sorted(devices)])}"
     where = _where(condition, tables) if condition or but or unclear else ""
     return _Advice(f"{where}use **{best.policy}**{why}{but}", look, unclear)
 
@@ -193,12 +217,14 @@ def _gains_most(faster: pd.DataFrame) -> pd.Series:
     return own.loc[own.low.idxmax()]
 
 
-def _more_elsewhere(advised: pd.DataFrame, others: pd.DataFrame) -> str:
+def _more_elsewhere(advised: pd.DataFrame, others: pd.DataFrame, worse: pd.DataFrame) -> str:
     """` On T4, **mixed_float16** gains more: 1.80×.`: where another policy than the advised does.
 
     Args:
         others: comparisons of all policies that may be advised.
+        worse: those in which a policy is faster and loses accuracy, or some of its runs.
     """
+    lost = set(worse[worse.policy == advised.policy.iloc[0]][POINT].itertuples(index=False))
     own, said = advised.set_index(POINT), []
     others = others[others.policy != advised.policy.iloc[0]]
     best = others.loc[others.groupby(POINT, dropna=False).low.idxmax()]
@@ -207,7 +233,8 @@ def _more_elsewhere(advised: pd.DataFrame, others: pd.DataFrame) -> str:
         high = own.high[point] if point in own.index else 1
         if row["low"] > high:
             ratio, place = wording.factor(row["speedup"]), wording.at(verbatim(row["place"]))
-            said.append(f"{place}, **{row['policy']}** gains more: {ratio}×")
+            gains = "gains" if point in lost else "gains more:"
+            said.append(f"{place}, **{row['policy']}** {gains} {ratio}×")
     if (more := len(said) - NAMED) > 0:
         said[NAMED:] = [f"so do others in {count(more, 'more setting')}"]
     return f" {wording.capitalized('; '.join(said))}." if said else ""
@@ -233,11 +260,12 @@ def _open(advised: pd.DataFrame, tables: Tables) -> str:
 
 
 def _failed(best: pd.Series, tables: Tables) -> str:
-    """That runs of a policy have no result though none of them ran out of memory or diverged."""
+    """That runs of a policy have no result, but for those that had no memory or diverged."""
     runs = tables.results
     own = runs[(runs.policy == best.policy) & (runs.gpu_model == best.gpu_model)]
-    bad = int(own.status.isin(["failed", "timeout"]).sum())
-    return f"; find out why {bad} of its {len(own)} runs failed or took too long" * bool(bad)
+    bad = int(own.status.isin(["failed", "timeout", "killed"]).sum())
+    ended = "failed, were killed" if (own.status == "killed").any() else "failed"
+    return f"; find out why {bad} of its {len(own)} runs {ended} or took too long" * bool(bad)
 
 
 def _on(best: pd.Series, rows: pd.DataFrame) -> str:
@@ -268,26 +296,26 @@ def _ahead(gains: pd.DataFrame, tables: Tables) -> list[_Ahead]:
     varied = [name for name in CHOICES if tables.ok[name].nunique() > 1]
     if not varied:
         return []
-    runs = validity.sound(tables.ok, "time")
-    steps = row_times(runs, [*POINT, "policy"]).step_s.dropna().reset_index()
+    steps = row_times(validity.sound(tables.ok, "time"), [*POINT, "policy"]).step_s
+    steps = steps.dropna().reset_index()
     each = [
-        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, steps, runs))]
+        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, steps, tables))]
         for _, row in gains.iterrows()
     ]
     return [min(own, key=lambda ahead: ahead.base_s) for own in each if own]
 
 
 def _ahead_with(
-    name: str, row: pd.Series, gains: pd.DataFrame, steps: pd.DataFrame, runs: pd.DataFrame
+    name: str, row: pd.Series, gains: pd.DataFrame, steps: pd.DataFrame, tables: Tables
 ) -> _Ahead | None:
     """The fastest baseline at a point that differs in a parameter, if it is ahead of a policy.
 
-    It is not where the policy has shorter steps with another value with which it gains too, nor
-    where the blocks do not show it.
+    It is not where the policy has shorter steps with another value with which it gains too, where
+    the blocks do not show it, nor where the baseline is worth less there.
 
     Args:
         row: the comparison of the policy; gains: all of its own.
-        steps: of `runs`, those that are valid, by point and policy.
+        steps: of the runs that are valid, by point and policy.
     """
     same = [other for other in POINT if other != name]
     alike = steps[(steps[same] == row[same]).all(axis=1)]
@@ -299,7 +327,10 @@ def _ahead_with(
     if own.empty or others.empty or others.step_s.min() * SAME >= own.step_s.min():
         return None
     here, fastest = own[own[name] == row[name]], others.loc[[others.step_s.idxmin()]]
+    if accuracy.falls_behind(tables, fastest.iloc[0].to_dict(), row.to_dict()):
+        return None
     shortest = own.loc[[own.step_s.idxmin()]]
+    runs = validity.sound(tables.ok, "time")
     sides = [runs.merge(one[[*POINT, "policy"]]) for one in (shortest, fastest)]
     if not contrast.paired(*(one.groupby("block").step_s.mean() for one in sides)).low > 1:
         return None
@@ -313,7 +344,7 @@ def _where(condition: str, tables: Tables) -> str:
 
     Of several devices none is this one.
     """
-    if tables.ok.gpu_model.nunique() > 1:
+    if tables.results.gpu_model.nunique() > 1:
         return f"{condition}, " * bool(condition)
     if condition.startswith("on "):
         return f"{condition}, "

@@ -86,6 +86,27 @@ def test_no_gain_counts_of_a_policy_that_loses_accuracy():
     assert "keep" in question.of(worse).advice
 
 
+@pytest.mark.parametrize("status", ["diverged", "oom", "killed"])
+def test_no_gain_counts_where_runs_of_the_larger_batch_have_no_result(status):
+    # The lie: "use mixed_float16 at batch size 128", where two of five runs of it diverged.
+    made = sweep()
+    bad = [record(MIXED, block, 0.2, batch_size=128) for block in (3, 4)]
+    assert len(larger_batch.gains(made)) == 1
+    assert larger_batch.gains(tables([*made.records, *(lost(r, status) for r in bad)])).empty
+
+
+def test_no_gain_counts_where_the_larger_batch_learns_less():
+    made = sweep()
+    rows = [
+        r | {"history": [r["history"][0] | {"val_accuracy": 0.5}]}
+        if r["parameters"]["policy"] == MIXED and r["parameters"]["batch_size"] == 128
+        else r
+        for r in made.records
+    ]
+    assert len(larger_batch.gains(made)) == 1
+    assert larger_batch.gains(tables(rows)).empty
+
+
 def test_records_that_may_not_be_relied_on_show_no_lack_of_memory():
     made = sweep()
     rows = [dict(r) for r in made.records]

@@ -338,6 +338,89 @@ def test_runs_that_failed_are_named_beside_the_advice():
     assert "find out why 2 of its 5 runs failed or took too long" in said
 
 
+def test_runs_that_were_killed_are_named_too():
+    own = {"float32": 0.2, "mixed_float16": 0.1}
+    killed = [record("mixed_float16", block, 0.1) | KILLED for block in (7, 8)]
+    both = measured((SMALL, "float32", own))
+    said = question.of(identified(tables([*both.records, *killed]))).advice
+    assert "find out why 2 of its 5 runs failed, were killed or took too long" in said
+
+
+KILLED = {"status": "killed", "error": "by SIGKILL", "history": [], "timing": {}}
+
+
+def reaching(made, accuracy):
+    """A run whose last validation gets that share right."""
+    return made | {"history": [made["history"][0] | {"val_accuracy": accuracy}]}
+
+
+def with_xla(ended="ok", accuracy=0.9):
+    """A policy that gains without XLA, beside float32 that is faster still with it."""
+    rows = []
+    for jit, policy, step_s in (
+        (False, "float32", 0.2), (False, "mixed_float16", 0.1),
+        (True, "float32", 0.06), (True, "mixed_float16", 0.065),
+    ):  # fmt: skip
+        for block in range(5):
+            made = record(policy, block, step_s * (1 + block / 1000), jit=jit)
+            made["run_id"] = f"{policy}-{jit}-{block}"
+            still = jit and policy == "float32"
+            made = reaching(made, (accuracy if still else 0.9) + block / 1e4)
+            lost = ended != "ok" and still and block < 2
+            rows.append(made | (KILLED | {"status": ended} if lost else {}))
+    return identified(tables(rows))
+
+
+def test_a_baseline_that_is_faster_still_is_not_kept_where_it_is_worth_less():
+    assert question.of(with_xla()).advice.startswith("keep float32 with XLA, which is faster still")
+    # The lies: "keep float32 with XLA", where it diverges, has no memory, or learns less.
+    for ended in ("diverged", "oom", "killed"):
+        assert "keep float32" not in question.of(with_xla(ended)).advice
+    assert "keep float32" not in question.of(with_xla(accuracy=0.6)).advice
+
+
+def test_strict_float32_is_not_kept_where_the_default_was_not_measured():
+    # The lie: "keep strict float32" on a GPU where everybody has TF32.
+    own = {"float32": 0.1, "mixed_float16": 0.12}
+    answer = question.of(measured((SMALL, "tensorfloat32", own)))
+    assert answer.advice == "measure TF32, the default here, before you change anything."
+
+
+def test_a_default_that_learns_less_is_not_kept_without_a_word():
+    rows = [
+        reaching(record(policy, block, step_s, default="tensorfloat32"), reached + block / 1e4)
+        for policy, step_s, reached in (("tensorfloat32", 0.05, 0.5), ("mixed_float16", 0.06, 0.9))
+        for block in range(5)
+    ]
+    said = question.of(identified(tables(rows))).advice
+    assert said == (
+        "keep TF32, but find out first why the accuracy of **mixed_float16** is higher."
+    )
+
+
+def test_where_the_advised_policy_is_worse_another_one_is_not_said_to_gain_more():
+    # The lie: "bfloat16 gains more: 1.06×", where the policy that loses accuracy gains 1.25.
+    rows = [
+        reaching(record(policy, block, step_s * (1 + block / 1e3), size), reached + block / 1e4)
+        for policy, size, step_s, reached in (
+            ("float32", 32, 0.1, 0.9), ("float32", 128, 0.4, 0.9),
+            ("mixed_bfloat16", 32, 0.04, 0.9), ("mixed_bfloat16", 128, 0.32, 0.6),
+            ("bfloat16", 32, 0.1, 0.9), ("bfloat16", 128, 0.375, 0.9),
+        )
+        for block in range(5)
+    ]  # fmt: skip
+    said = question.of(identified(tables(rows))).advice
+    assert "At batch size 128, **bfloat16** gains 1.07×." in said
+
+
+def test_a_device_on_which_nothing_is_compared_is_left_out_of_the_advice():
+    # The lie: "use mixed_float16", which has no memory on one of the two devices.
+    own = {"float32": 0.2, "mixed_float16": 0.1}
+    none = {"float32": "timeout", "mixed_float16": "oom"}
+    points = [({"gpu_model": "A100"}, "float32", own), ({"gpu_model": "P100"}, "float32", none)]
+    assert question.of(measured(*points)).advice.startswith("on A100, use **mixed_float16**")
+
+
 def test_what_is_to_be_looked_at_is_what_is_open():
     # The lie: "look at its accuracy", which is shown to be equal.
     rows = []

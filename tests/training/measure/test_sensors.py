@@ -65,6 +65,22 @@ def test_another_program_is_seen_as_another():
     assert found["other_load_frac"] == pytest.approx(others / capacity)
 
 
+def test_the_processes_that_load_the_data_are_no_other_program():
+    # The lie: "measured while other programs used the processor", of a script's own loaders.
+    work = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
+    before = sensors.processor()["own_cpu_s"]
+    child = subprocess.Popen([sys.executable, "-c", parent])
+    seen = []
+    while child.poll() is None:
+        seen.append(sensors.processor()["own_cpu_s"])
+        time.sleep(0.05)
+    child.wait()
+    assert sensors.processor()["own_cpu_s"] - before >= 1
+    assert max(seen) - before > 0.5  # while they work, too
+    assert seen == sorted(seen)
+
+
 def test_only_what_was_timed_counts():
     # Idle until 1 and from 3; a validation between.
     own = {0.0: 0.0, 1.0: 0.0, 1.5: 0.5, 2.0: 1.0, 2.5: 9.0, 3.0: 9.0, 3.5: 9.5}
