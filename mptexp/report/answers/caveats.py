@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import points, rate_ratios, summary, validity
+from mptexp.analysis import points, rate_ratios, speedups, summary, validity
 from mptexp.analysis.comparability import NOT_RECORDED, Difference
 from mptexp.analysis.contrast import FEWEST
 from mptexp.analysis.sweep_tables import Tables
@@ -141,7 +141,10 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
     lacking = FEWEST - int(blocks if math.isnan(compared) else compared)
     if lacking > 0:  # which measures all of it again
         repeats = blocks + lacking
-        cost = ", ".join(_cost(tables.results, repeats / blocks))
+        keys = [*points.POINT, "policy"]
+        each = speedups.with_jit(tables.results).groupby(keys, dropna=False)[["wall_s"]].mean()
+        # Each point in each block, also where a run of the sweep itself has not been made.
+        cost = ", ".join(_cost(each, repeats))
         again = next_commands.command(
             tables, "run", next_commands.AGAIN, f"--set repeats={repeats}"
         )
@@ -156,12 +159,14 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
 def _repaired(tables: Tables) -> pd.DataFrame:
     """The runs that --repair measures again: those that are compared with one another in a block.
 
-    Of one run that is flagged, all of its comparison, so that they are close together in time.
+    Of one run that is flagged, all of its comparison, so that they are close together in time; and
+    those that did not come to an end, which every call tries again.
     """
     runs, records = tables.ok, tables.records_by_id
     asked = [Run.model_construct(**schema.known_parameters(records[i])) for i in runs.run_id]
     compared = pd.Series(list(map(run_order.comparison, asked)), runs.index, dtype=object)
-    return runs[compared.isin(compared[runs["flags"].map(validity.curable)])]
+    again = runs[compared.isin(compared[runs["flags"].map(validity.curable)])]
+    return pd.concat([again, tables.results[~tables.results.status.isin(schema.FINAL)]])
 
 
 def _spoiling(runs: pd.DataFrame) -> pd.Series:
@@ -175,10 +180,10 @@ def _spoiling(runs: pd.DataFrame) -> pd.Series:
     return runs["flags"].map(lambda flags: validity.but(flags, "not trained"))
 
 
-def _cost(runs: pd.DataFrame, times: float = 1) -> tuple[str, str]:
+def _cost(runs: pd.DataFrame, times: int = 1) -> tuple[str, str]:
     """`9 runs` and `about 12 min`: as long as they took, so many times."""
     minutes = runs.wall_s.sum() * times / 60
-    return wording.count(round(len(runs) * times), "run"), f"about {max(minutes, 1):.0f} min"
+    return wording.count(len(runs) * times, "run"), f"about {max(minutes, 1):.0f} min"
 
 
 def remarks(tables: Tables) -> list[str]:

@@ -370,3 +370,22 @@ def test_nobody_looks_for_what_is_known_to_have_been_at_work(known):
     said = caveats.remedies(made, "time")
     assert ("end other programs; then run" in said) is known
     assert ("find out what else the machine does" in said) is not known
+
+
+def test_what_measuring_all_again_costs_counts_runs_that_were_never_made():
+    # The lie: "measures 9 runs", of three policies in four blocks, where two of nine had no record.
+    made = [record(policy, block) for policy in ("float32", "bfloat16") for block in (0, 1)]
+    said = caveats.remedies(tables(made[:-1]), "time", 1)
+    assert "--set repeats=4`" in said
+    assert "which measures 8 runs" in said
+
+
+def test_a_repair_tries_those_again_that_did_not_come_to_an_end():
+    # The lie: "measures 2 runs again", of which the command planned three.
+    rows = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(3)]
+    rows[3] |= {"marks": ["measured while other programs used the processor"]}
+    before = caveats.remedies(tables(rows), "time")
+    assert "which measures 2 runs again" in before
+    ended = {"status": "killed", "error": "by SIGKILL", "history": [], "timing": {}}
+    after = caveats.remedies(tables([*rows, record("bfloat16", 0) | ended]), "time")
+    assert "which measures 3 runs again" in after
