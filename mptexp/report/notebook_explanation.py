@@ -14,9 +14,10 @@ from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.errors import ParamsError
 from mptexp.host.terminal import visible, without_markdown
+from mptexp.records.schema import is_of_timer
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep, trace_report
-from mptexp.report.answers import trace_answer, why
+from mptexp.report.answers import caveats, trace_answer, why
 from mptexp.report.figures import all_figures
 from mptexp.report.figures.row import Section
 from mptexp.report.measured_sweep import MeasuredSweep
@@ -187,7 +188,9 @@ def explanation(directory: SweepDir, pair: int) -> Explanation:
     except ParamsError as error:
         return Explanation(None, pair, f"{wording.verbatim(str(error))}.")
     if not sweep.verdicts:
-        return Explanation(None, pair, f"{name} is not diagnosed: run `mptexp diagnose` on it.")
+        timed = all(map(is_of_timer, sweep.tables.records))
+        cure = caveats.OWN_RUN if timed else "run `mptexp diagnose` on it"
+        return Explanation(None, pair, f"{name} is not diagnosed: {cure}.")
     if not 0 <= pair < len(sweep.verdicts):
         most = len(sweep.verdicts) - 1
         return Explanation(None, pair, f"pair is {pair}; allowed: 0 to {most}.")

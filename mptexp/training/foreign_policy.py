@@ -13,6 +13,8 @@ from mptexp.spec.run import Run
 from mptexp.training import capability
 from mptexp.training.backends import backend
 
+INTEGERS = {name for name, row in POLICY_ROWS.items() if row.inference_only}
+
 
 def named(said: str | None, model: Any, framework: str, card: Mapping[str, Any]) -> str:
     """The policy of a record: of Keras's model read, whatever was said; of a loop as it was said.
@@ -44,6 +46,14 @@ def _read(model: Any, framework: str, card: Mapping[str, Any]) -> str:
     most = max(counts, key=lambda name: counts[name], default="float32")
     if most not in POLICY_ROWS:
         raise ParamsError(f"the model's policy is {most}; allowed: {', '.join(POLICY_ROWS)}")
+    # Their integers are no weights that train, by which the others would be all of the model.
+    integers = {str(getattr(x, "quantization_mode", "")) for x in model._flatten_layers()}
+    if (met := integers & INTEGERS) and not POLICY_ROWS[most].inference_only:
+        raise ParamsError(
+            f"layers of the model are quantized to {' and '.join(sorted(met))}, the policy of the "
+            f"others is {most}; allowed: a model without quantized layers, or `mptexp run` with "
+            "phase inference"
+        )
     return _usual(model, framework, card) if most == "float32" else most
 
 

@@ -4,13 +4,15 @@ import shutil
 
 import jupytext
 import pytest
-from builders import device, published, recording
+from builders import device, published, record, recording
 from support import PROJECT
 
 from mptexp.diagnosis import breakdown
 from mptexp.execution import jupyter_kernel
+from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep, notebook_explanation
+from mptexp.spec.run import Run
 
 WHY = PROJECT / "reports/published/why-cpu"
 PARTS = ("causes", "ablations", "time_by_cause", "time_by_layer", "operations", "roofline",
@@ -47,6 +49,16 @@ def test_a_sweep_that_was_not_diagnosed_is_a_sentence(tmp_path):
     assert [getattr(explained, part)() for part in PARTS] == [None] * len(PARTS)
 
 
+def test_what_a_timer_recorded_is_not_sent_to_a_diagnosis(tmp_path):
+    # The lie: "run `mptexp diagnose` on it", which says that there is no params file.
+    made = record() | {"notebook": schema.FOREIGN}
+    made["run_id"] = Run(**made["parameters"]).run_id(schema.FOREIGN)
+    store.write_record(tmp_path / "runs" / made["run_id"] / "record.json", made)
+    said = notebook_explanation.explanation(SweepDir(tmp_path), 0)._repr_markdown_()
+    assert "let mptexp run the training" in said
+    assert "mptexp diagnose" not in said
+
+
 @pytest.fixture(scope="module")
 def why():
     """The sweep of WHY, read once."""
@@ -81,8 +93,8 @@ def test_each_table_is_whole(on_gpu):
     assert operations.seconds.is_monotonic_decreasing
     kernels = on_gpu.kernels()
     took = kernels.groupby("policy").seconds.sum()
-    for policy, record in records.items():
-        rows = breakdown.rows(record)
+    for policy, traced in records.items():
+        rows = breakdown.rows(traced)
         assert took[policy] == pytest.approx(rows.seconds[rows.kernel != ""].sum())
     assert set(kernels.policy[:5]) == set(records)
     shown = operations._repr_html_()

@@ -694,6 +694,24 @@ def test_a_callbacks_evaluation_within_an_epoch_refuses_no_right_batch_size(tmp_
     assert any("is that of its first steps: Keras counted 180 images" in mark for mark in marks)
 
 
+def test_integers_beside_layers_that_train_are_no_float32(tmp_path):
+    # The lie: policy float32, of a model that has 99 % of its products in int8.
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((4, 4, 1)), layers.Conv2D(2, 3), layers.Flatten(), layers.Dense(64)]
+    )
+    with warnings.catch_warnings(action="ignore"):  # of the convolution, which it leaves as it is
+        model.quantize("int8")
+    model.compile("sgd", "mse")
+    timer = StepTimer(batch_size=16)
+    x, y = np.zeros((320, 4, 4, 1)), np.zeros((320, 64))
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[timer])
+    with pytest.raises(ParamsError, match="layers of the model are quantized to int8, the policy"):
+        timer.record(tmp_path)
+
+
 def test_a_peak_is_not_that_of_a_callback_before_the_timer(monkeypatch):
     # The lie: 2,749 MiB, of predictions at an epoch's end; the steps had 848.
     import keras
