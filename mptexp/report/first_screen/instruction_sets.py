@@ -1,6 +1,6 @@
 """Instruction sets of a CPU: each policy with each of them, and what a policy needs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,17 +35,25 @@ def of(tables: Tables) -> Iterator[Subject]:
         for made in ratios.of(rows, labels, every, tables, choose=True):
             made, policy = (made, "") if several else _needing(made, rows, tables)
             best = max(made.bars, key=lambda bar: bar.value * (bar.finding == "faster"))
-            fastest = best.policy if best.finding == "faster" else ""
-            yield _with_accuracy(made, policy or fastest, tables)
+            policy = policy or (best.policy if best.finding == "faster" else "")
+            own = rows[rows.policy == policy].dropna(subset="speedup")
+            own = own[own.apply(wording.finding, axis=1) == "faster"] if len(own) else own
+            yield _with_accuracy(made, policy, [*own.cpu_isa], tables)
 
 
-def _with_accuracy(made: Subject, policy: str, tables: Tables) -> Subject:
-    """With what is known of the accuracy of the policy that is advised; empty of none."""
+def _with_accuracy(made: Subject, policy: str, gain: Sequence[str], tables: Tables) -> Subject:
+    """With what is known of the accuracy of the policy that is advised; empty of none.
+
+    Args:
+        gain: the instruction sets with which it is faster; with others nobody is to use it.
+    """
     made = replace(made, sentences=[*made.sentences, *quality.sentences(tables)])
     if policy in ("", "float32"):
         return made
     table = accuracy.beside_first(accuracy.differences(tables))
-    own = table[table.candidate == policy] if len(table) else table
+    with_ = {f"cpu_isa {name}" for name in gain}
+    here = table.setting.map(lambda text: not with_.isdisjoint(text.split(", ")))
+    own = table[(table.candidate == policy) & here.astype(bool)]
     (measure, *_) = task_words.met(own if len(own) else tables.ok)
     verdicts = {*own.verdict} if len(own) else {"not compared"}
     if verdicts & {"lower", "diverged"}:

@@ -116,3 +116,24 @@ def test_a_policy_that_loses_accuracy_is_not_advised_for_its_speed():
     # Once "use mixed_bfloat16 with all instruction sets", at half the accuracy.
     assert answer.title.endswith("; its accuracy is lower")
     assert answer.advice == "keep float32: mixed_bfloat16's accuracy suffers."
+
+
+def test_accuracy_counts_where_the_policy_gains():
+    # The lie: "keep float32: its accuracy suffers", of AVX512 alone, with which nobody is to use it.
+    def trained(policy, isa, step_s, accuracy):
+        for block in range(5):
+            made = record(policy, block, step_s)
+            made["parameters"] |= {"cpu_isa": isa, "gpu_model": "Some (CPU)"}
+            made["run_id"] = f"{policy}-{isa}-{block}"
+            reached = accuracy + block / 1e4
+            yield made | {"history": [made["history"][0] | {"val_accuracy": reached}]}
+
+    base = [*trained("float32", "default", 0.1, 0.9), *trained("float32", "avx512_core", 0.1, 0.9)]
+    ends = {"avx512_core": "may do otherwise.", "default": "mixed_bfloat16's accuracy suffers."}
+    for lossy, said in ends.items():
+        mixed = [
+            made
+            for isa, step_s in (("default", 0.05), ("avx512_core", 0.2))
+            for made in trained("mixed_bfloat16", isa, step_s, 0.6 if isa == lossy else 0.9)
+        ]
+        assert question.of(tables([*base, *mixed])).advice.endswith(said)
