@@ -119,7 +119,7 @@ def test_a_policy_that_loses_accuracy_is_not_advised_for_its_speed():
 
 
 def test_accuracy_counts_where_the_policy_gains():
-    # The lie: "keep float32: its accuracy suffers", of AVX512 alone, with which nobody is to use it.
+    # The lie: "keep float32: its accuracy suffers", of AVX512 alone, with which nobody uses it.
     def trained(policy, isa, step_s, accuracy):
         for block in range(5):
             made = record(policy, block, step_s)
