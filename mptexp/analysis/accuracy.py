@@ -260,6 +260,7 @@ def falls_behind(tables: Tables, own: Mapping[str, Any], other: Mapping[str, Any
     if (runs.status != "ok").any():
         return True
     trained = tables.trained.assign(quality=points.quality(tables.trained))
+    trained = validity.comparable(trained)
     means = [
         trained[trained.run_id.isin(side.run_id)].groupby("block").quality.mean().dropna()
         for side in (runs, beside)

@@ -122,10 +122,19 @@ def _of_children_s() -> float:
     """Seconds of the processes that this one has started, and of theirs; also of ended ones."""
     ended = os.times()
     living = 0.0
-    for pid in _children(os.getpid()):
+    for pid in _children(os.getpid()) if _has_children() else ():
         with contextlib.suppress(psutil.Error, OSError):
             living += sum(psutil.Process(pid).cpu_times()[:4])  # with what their children took
     return ended.children_user + ended.children_system + living
+
+
+def _has_children() -> bool:
+    """Whether this process has any: the list of those of its threads takes a file for each."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (AttributeError, OSError):  # macOS has no waitid, nor such lists
+        return False
+    return True
 
 
 def _children(pid: int) -> list[int]:
