@@ -400,7 +400,8 @@ def ended(tables: Tables) -> str:
         how = listed([ENDS[status] for status in dict.fromkeys(own.status)])
         of = int(counts[policy])
         some = f" in {len(own)} of {count(of, 'run')}" * (len(own) < of)
-        said.append(f"{policy} {how}{some}")
+        on = f" on {listed(sorted(set(own.gpu_model)))}" * (runs.gpu_model.nunique() > 1)
+        said.append(f"{policy} {how}{some}{on}")
     sizes = [f"{size:,}" for size in sorted(set(bad.batch_size))]
     well = set(runs.policy[runs.batch_size.isin(bad.batch_size) & (runs.status == "ok")])
     others = sorted(well - set(bad.policy))

@@ -171,6 +171,10 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     own = own.assign(finding=own.verdict)
     for dataset in own.dataset[own.verdict == "lower"][:1]:
         where, lost = speed_advice.where_shown(own, "lower"), task_words.of(dataset)
+        if where.endswith("settings"):  # of those of which accuracy is compared
+            where = speed_advice.where_shown(
+                own[own.verdict.notna() & (own.verdict != "")], "lower"
+            )
         return f"; its {lost.name} is {lost.words.get('lower', 'lower')}{where}"
     if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
         return "; some runs diverged"

@@ -252,6 +252,16 @@ def test_a_policy_some_of_whose_runs_ended_well_was_measured():
     )
 
 
+def test_of_two_devices_it_is_said_on_which_runs_ended():
+    # The lie: "float32 ran out of memory in 3 of 6 runs", as if it had been on both.
+    rows = [*with_scale("float32", "none"), *with_scale("mixed_float16", 8.0)]
+    for made in (lost := list(with_scale("float32", "none", "oom"))):
+        made["parameters"] = made["parameters"] | {"gpu_model": "P100"}
+        made["run_id"] += "-P100"
+    said = findings.ended(tables([*rows, *lost]))
+    assert said.startswith("float32 ran out of memory in 3 of 6 runs on P100 at batch size 32")
+
+
 @pytest.mark.parametrize(
     ("met", "how"),
     [

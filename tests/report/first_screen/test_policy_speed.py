@@ -1,6 +1,7 @@
 """The title of a sweep of policies, and its comparisons."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -340,6 +341,25 @@ def test_of_another_phase_the_title_says_in_how_many_settings():
                     rows.append(made)
     title = question.of(identified(tables(rows))).title
     assert title.endswith("; it trains from 1.20× faster to 1.50× faster in 2 of 3 settings")
+
+
+def test_the_title_counts_the_settings_of_which_accuracy_is_compared():
+    # The lie: "lower in 2 of 6 settings", three of them of inference; the sentence said 2 of 3.
+    rows = []
+    for size, accuracy in ((32, 0.6), (64, 0.9), (128, 0.6)):
+        for phase, (policy, step_s) in product(
+            ("train", "inference"), (("float32", 0.1), ("mixed_float16", 0.05))
+        ):
+            for block in range(3):
+                made = record(policy, block, step_s, size, cache_filled=True)
+                made["parameters"]["phase"] = phase
+                made["run_id"] = f"{policy}-{phase}-{size}-{block}"
+                reached = accuracy if policy == "mixed_float16" else 0.9
+                last = made["history"][0] | {"val_accuracy": reached + block / 1e4}
+                rows.append(made | {"history": [last] * (phase == "train")})
+    answer = question.of(identified(tables(rows)))
+    assert "its accuracy is lower in 2 of 3 settings" in answer.title
+    assert any("in 2 of 3 settings lower" in sentence for sentence in answer.sentences)
 
 
 def test_what_is_proven_and_rounds_to_1_is_no_setting_with_a_gain():
