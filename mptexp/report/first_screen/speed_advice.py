@@ -193,7 +193,7 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     if within and fastest not in set(candidates.policy):
         verdict = measure.words.get(best.verdict, best.verdict)
         why = f", whose {measure.name} is shown to be {verdict}"
-    devices = {*rows.gpu_model}
+    devices = {*rows.gpu_model[rows.policy == best.policy]}
     if devices < {*tables.results.gpu_model} and not condition:  # of others nothing is compared
         condition = f"on {listed([verbatim(name) for name in sorted(devices)])}"
     where = _where(condition, tables) if condition or but or unclear else ""

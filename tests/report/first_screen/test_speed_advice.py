@@ -419,6 +419,9 @@ def test_a_device_on_which_nothing_is_compared_is_left_out_of_the_advice():
     none = {"float32": "timeout", "mixed_float16": "oom"}
     points = [({"gpu_model": "A100"}, "float32", own), ({"gpu_model": "P100"}, "float32", none)]
     assert question.of(measured(*points)).advice.startswith("on A100, use **mixed_float16**")
+    other = {"float32": 0.2, "mixed_bfloat16": 0.6}  # or where it was not measured
+    points[1] = ({"gpu_model": "P100"}, "float32", other)
+    assert question.of(measured(*points)).advice.startswith("on A100, use **mixed_float16**")
 
 
 def test_what_is_to_be_looked_at_is_what_is_open():
