@@ -103,6 +103,21 @@ def test_on_a_phone_every_cell_of_the_headline_table_is_in_view(page, reports):
     assert table.locator("thead").is_hidden()
 
 
+def test_on_a_phone_the_links_of_a_cell_are_apart_and_in_view(page):
+    # The fault: "0c952904c9ef1b45c4fb13c81b7bf4fca6c6", which pushed the table out of view.
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((PROJECT / "reports/published/tf32-h200/index.html").as_uri())
+    cells = page.locator('td[data-label="Runs"]')
+    assert cells.count() > 0
+    several = [cell for cell in cells.all() if cell.locator("a").count() > 2]
+    assert len(several) > 0
+    for cell in several:
+        assert cell.bounding_box()["width"] + cell.bounding_box()["x"] <= 390
+        links = cell.locator("a")
+        first, last = links.first.bounding_box(), links.last.bounding_box()
+        assert last["y"] > first["y"]  # in lines of their own, as they are no one word
+
+
 def test_links_to_notebooks_open(page, reports):
     page.goto(reports["tiny"].as_uri())
     page.locator("#sortable tbody tr a", has_text="").first.click()
