@@ -70,8 +70,7 @@ def differences(tables: Tables) -> pd.DataFrame:
         where it is not known).
     """
     margin = tables.options.equivalence_margin
-    trained = tables.trained.assign(quality=points.quality(tables.trained))
-    trained = validity.comparable(trained.dropna(subset="quality"))
+    trained = _compared(tables)
     trained = trained[~trained.run_id.isin(with_several_scales(tables.records))]
     keys, lost = [*POINT, "policy"], _diverged(tables)
     flags = trained.groupby(keys)["flags"].agg(validity.together).to_dict()
@@ -145,6 +144,12 @@ def scale(asked: Mapping[str, Any]) -> float | str:
     if asked["loss_scale"] != "auto":
         return asked["loss_scale"]  # type: ignore[no-any-return]
     return "dynamic" if asked["policy"] == "mixed_float16" else "none"
+
+
+def _compared(tables: Tables) -> pd.DataFrame:
+    """The trainings whose figures may be compared, with their `quality`, see `points`."""
+    trained = tables.trained.assign(quality=points.quality(tables.trained))
+    return validity.comparable(trained.dropna(subset="quality"))
 
 
 def _diverged(tables: Tables) -> set[tuple]:
@@ -252,17 +257,13 @@ def falls_behind(tables: Tables, own: Mapping[str, Any], other: Mapping[str, Any
         own: POINT and policy of the runs that are asked about.
         other: the same of those that they would take the place of.
     """
-    keys, every = [*POINT, "policy"], speedups.with_jit(tables.results)
-    runs, beside = (
-        every[(every[keys] == pd.Series([side[key] for key in keys], keys)).all(axis=1)]
-        for side in (own, other)
-    )
+    every = speedups.with_jit(tables.results)
+    runs, beside = (points.sharing(every, side, [*POINT, "policy"]) for side in (own, other))
     if (runs.status != "ok").any():
         return True
-    trained = tables.trained.assign(quality=points.quality(tables.trained))
-    trained = validity.comparable(trained)
+    trained = _compared(tables)
     means = [
-        trained[trained.run_id.isin(side.run_id)].groupby("block").quality.mean().dropna()
+        trained[trained.run_id.isin(side.run_id)].groupby("block").quality.mean()
         for side in (runs, beside)
     ]
     over = contrast.paired(*means, "difference")

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,14 @@ def by_block(
     for point, default, rows in zip(points, heads.default_policy, parts, strict=True):
         known = dict(zip(table, rows.T, strict=True))
         yield point, default, {p: v for p, v in known.items() if not np.isnan(v).all()}
+
+
+def sharing(
+    table: pd.DataFrame, row: Mapping[str, Any] | pd.Series, names: Iterable[str] = POINT
+) -> pd.DataFrame:
+    """The rows of a table that have the values of one in some columns."""
+    asked = pd.Series({name: row[name] for name in names})
+    return table[(table[[*asked.index]] == asked).all(axis=1)]
 
 
 def of_task(table: pd.DataFrame, task: tasks.Task) -> pd.DataFrame:

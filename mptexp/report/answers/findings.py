@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, speedups, summary, validity
-from mptexp.analysis.points import POINT, rank
+from mptexp.analysis.points import POINT, rank, sharing
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.answers import larger_batch, quality
 from mptexp.report.text import task_words, wording
@@ -149,9 +149,8 @@ def _default_ended(row: Mapping[str, Any], runs: pd.DataFrame) -> str:
     if row["baseline"] == row["default_policy"]:
         return ""
     # Of what did not run it is not known whether XLA compiled it.
-    same = {name: row[name] for name in POINT if name != "jit"}
-    there = (runs[[*same]] == pd.Series(same)).all(axis=1)
-    met = runs.status[there & (runs.policy == row["default_policy"])]
+    there = sharing(runs, row, [name for name in POINT if name != "jit"])
+    met = there.status[there.policy == row["default_policy"]]
     return ENDS.get(met.iloc[0], "has no valid time") if len(met) else NOT_MEASURED
 
 

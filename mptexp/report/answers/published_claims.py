@@ -89,8 +89,7 @@ def _with_tensor_cores(tables: Tables) -> pd.DataFrame:
 def _runs(tables: Tables, row: pd.Series, policies: Sequence[str]) -> tuple[str, ...]:
     """The runs of a point under some policies."""
     ok = tables.ok[tables.ok.policy.isin(policies)]
-    same = (ok[points.POINT] == row[points.POINT]).all(axis=1)
-    return tuple(ok[same].run_id[:MOST_RUNS])
+    return tuple(points.sharing(ok, row).run_id[:MOST_RUNS])
 
 
 def _by_speed(

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, summary, validity
-from mptexp.analysis.points import POINT, of_task
+from mptexp.analysis.points import POINT, of_task, sharing
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FITTED
 from mptexp.report.text import task_words, wording
@@ -209,8 +209,9 @@ def _means(tables: Tables, point: tuple[Any, ...], measure: Measure) -> pd.Serie
     Over the blocks that all of them have, as differences are: another block has another seed.
     """
     column = measure.task.column
+    values = dict(zip(POINT, point, strict=True))
     here, runs = (
-        table[(table[POINT] == pd.Series(point, POINT)).all(axis=1)].dropna(subset=column)
+        sharing(table, values).dropna(subset=column)
         for table in (summary.headline(tables), tables.ok)
     )
     means = here.set_index("policy")[column]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy
-from mptexp.analysis.points import POINT, rank
+from mptexp.analysis.points import POINT, rank, sharing
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
 from mptexp.report.answers import findings, larger_batch, quality
@@ -199,9 +199,7 @@ def _open(best: pd.Series, tables: Tables) -> str:
     table = accuracy.differences(tables)
     names = {"candidate": best.policy, "verdict": best.verdict}
     names |= {name: best[name] for name in ("baseline", "gpu_model", "phase", "dataset")}
-    return task_words.of(best.dataset).open(
-        table[(table[[*names]] == pd.Series(names)).all(axis=1)]
-    )
+    return task_words.of(best.dataset).open(sharing(table, names, names))
 
 
 def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, contrast, validity
 from mptexp.analysis.contrast import MOST_REPEATS, Contrast
-from mptexp.analysis.points import POINT
+from mptexp.analysis.points import POINT, sharing
 from mptexp.analysis.speedups import row_times
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
@@ -142,11 +142,8 @@ def _keep(rows: pd.DataFrame) -> str:
     than others, it is not kept without a word.
     """
     base, first = strict_baseline(rows), rows.iloc[0]
-    ended = first.default_ended
-    if base.startswith("strict ") and ended not in ("", OUT_OF_MEMORY):
-        name = verbatim(wording.default_name(first.default_policy))
-        again = " again" * (ended != NOT_MEASURED)
-        return f"measure {name}{again}, the default{_on(first, rows)}, before you change anything"
+    if base.startswith("strict ") and first.default_ended not in ("", OUT_OF_MEMORY):
+        return f"{_measure_default(first, rows)}, before you change anything"
     better = rows[rows.verdict == "higher"]
     if better.empty:
         return f"keep {base}"
@@ -165,9 +162,7 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     candidates = _over_defaults(safe if len(safe) else faster)
     best = _gains_most(candidates)
     if best.default_ended not in ("", OUT_OF_MEMORY):
-        name = verbatim(wording.default_name(best.default_policy))
-        again = " again" * (best.default_ended != NOT_MEASURED)
-        first = f"measure {name}{again}, the default{_on(best, rows)}, which may gain as much"
+        first = f"{_measure_default(best, rows)}, which may gain as much"
         return _Advice(f"{first}, before you use **{best.policy}**")
     advised = faster[faster.policy == best.policy]
     measure, open_ = task_words.of(best.dataset), _open(advised, tables)
@@ -268,10 +263,12 @@ def _failed(best: pd.Series, tables: Tables) -> str:
     return f"; find out why {bad} of its {len(own)} runs {ended} or took too long" * bool(bad)
 
 
-def _on(best: pd.Series, rows: pd.DataFrame) -> str:
-    """` here`; of several devices ` on A100`."""
-    several = rows.gpu_model.nunique() > 1
-    return f" on {verbatim(best.gpu_model)}" if several else " here"
+def _measure_default(row: pd.Series, rows: pd.DataFrame) -> str:
+    """`measure TF32, the default here`, or `again`, where it did not end well, or `on A100`."""
+    name = verbatim(wording.default_name(row.default_policy))
+    again = " again" * (row.default_ended != NOT_MEASURED)
+    on = f"on {verbatim(row.gpu_model)}" if rows.gpu_model.nunique() > 1 else "here"
+    return f"measure {name}{again}, the default {on}"
 
 
 class _Ahead(NamedTuple):
@@ -296,17 +293,22 @@ def _ahead(gains: pd.DataFrame, tables: Tables) -> list[_Ahead]:
     varied = [name for name in CHOICES if tables.ok[name].nunique() > 1]
     if not varied:
         return []
-    steps = row_times(validity.sound(tables.ok, "time"), [*POINT, "policy"]).step_s
-    steps = steps.dropna().reset_index()
+    runs = validity.sound(tables.ok, "time")
+    steps = row_times(runs, [*POINT, "policy"]).step_s.dropna().reset_index()
     each = [
-        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, steps, tables))]
+        [ahead for name in varied if (ahead := _ahead_with(name, row, gains, steps, runs, tables))]
         for _, row in gains.iterrows()
     ]
     return [min(own, key=lambda ahead: ahead.base_s) for own in each if own]
 
 
 def _ahead_with(
-    name: str, row: pd.Series, gains: pd.DataFrame, steps: pd.DataFrame, tables: Tables
+    name: str,
+    row: pd.Series,
+    gains: pd.DataFrame,
+    steps: pd.DataFrame,
+    runs: pd.DataFrame,
+    tables: Tables,
 ) -> _Ahead | None:
     """The fastest baseline at a point that differs in a parameter, if it is ahead of a policy.
 
@@ -315,14 +317,13 @@ def _ahead_with(
 
     Args:
         row: the comparison of the policy; gains: all of its own.
-        steps: of the runs that are valid, by point and policy.
+        steps: of `runs`, those that are valid, by point and policy.
     """
     same = [other for other in POINT if other != name]
-    alike = steps[(steps[same] == row[same]).all(axis=1)]
+    alike = sharing(steps, row, same)
     if row.input_mode != RESIDENT:  # in which nobody can train
         alike = alike[alike.input_mode != RESIDENT]
-    gained = gains[name][(gains[same] == row[same]).all(axis=1)]
-    own = alike[(alike.policy == row.policy) & alike[name].isin(gained)]
+    own = alike[(alike.policy == row.policy) & alike[name].isin(sharing(gains, row, same)[name])]
     others = alike[(alike.policy == row.baseline) & (alike[name] != row[name])]
     if own.empty or others.empty or others.step_s.min() * SAME >= own.step_s.min():
         return None
@@ -330,7 +331,6 @@ def _ahead_with(
     if accuracy.falls_behind(tables, fastest.iloc[0].to_dict(), row.to_dict()):
         return None
     shortest = own.loc[[own.step_s.idxmin()]]
-    runs = validity.sound(tables.ok, "time")
     sides = [runs.merge(one[[*POINT, "policy"]]) for one in (shortest, fastest)]
     if not contrast.paired(*(one.groupby("block").step_s.mean() for one in sides)).low > 1:
         return None

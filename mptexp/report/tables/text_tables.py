@@ -363,8 +363,7 @@ def _largest(row: Mapping[str, Any], tables: Tables) -> str:
 def _at_other_sizes(runs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     """The runs of a row's policy and point, whatever their batch size."""
     # A run that ended before it was compiled does not tell its jit.
-    names = [n for n in KEYS if n not in ("batch_size", "jit")]
-    return runs[(runs[names] == pd.Series(row)[names]).all(axis=1)]
+    return points.sharing(runs, row, [n for n in KEYS if n not in ("batch_size", "jit")])
 
 
 def attempt_rows(tables: Tables) -> pd.DataFrame:

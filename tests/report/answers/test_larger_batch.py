@@ -1,7 +1,7 @@
 """What a policy gains where its baseline has no memory: at a larger batch."""
 
 import pytest
-from builders import record, tables
+from builders import reaching, record, tables
 
 from mptexp.analysis import memory
 from mptexp.records.schema import AT_ONCE
@@ -98,7 +98,7 @@ def test_no_gain_counts_where_runs_of_the_larger_batch_have_no_result(status):
 def test_no_gain_counts_where_the_larger_batch_learns_less():
     made = sweep()
     rows = [
-        r | {"history": [r["history"][0] | {"val_accuracy": 0.5}]}
+        reaching(r, 0.5)
         if r["parameters"]["policy"] == MIXED and r["parameters"]["batch_size"] == 128
         else r
         for r in made.records

@@ -2,7 +2,7 @@
 
 import copy
 
-from builders import record, tables
+from builders import reaching, record, tables
 
 from mptexp.report.answers import caveats
 from mptexp.report.first_screen import question
@@ -125,8 +125,7 @@ def test_accuracy_counts_where_the_policy_gains():
             made = record(policy, block, step_s)
             made["parameters"] |= {"cpu_isa": isa, "gpu_model": "Some (CPU)"}
             made["run_id"] = f"{policy}-{isa}-{block}"
-            reached = accuracy + block / 1e4
-            yield made | {"history": [made["history"][0] | {"val_accuracy": reached}]}
+            yield reaching(made, accuracy + block / 1e4)
 
     base = [*trained("float32", "default", 0.1, 0.9), *trained("float32", "avx512_core", 0.1, 0.9)]
     ends = {"avx512_core": "may do otherwise.", "default": "mixed_bfloat16's accuracy suffers."}

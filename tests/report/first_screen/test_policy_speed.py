@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from builders import (
     identified,
+    reaching,
     record,
     tables,
     three,
@@ -355,8 +356,8 @@ def test_the_title_counts_the_settings_of_which_accuracy_is_compared():
                 made["parameters"]["phase"] = phase
                 made["run_id"] = f"{policy}-{phase}-{size}-{block}"
                 reached = accuracy if policy == "mixed_float16" else 0.9
-                last = made["history"][0] | {"val_accuracy": reached + block / 1e4}
-                rows.append(made | {"history": [last] * (phase == "train")})
+                made = reaching(made, reached + block / 1e4)
+                rows.append(made if phase == "train" else made | {"history": []})
     answer = question.of(identified(tables(rows)))
     assert "its accuracy is lower in 2 of 3 settings" in answer.title
     assert any("in 2 of 3 settings lower" in sentence for sentence in answer.sentences)

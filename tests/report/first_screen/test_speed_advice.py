@@ -6,6 +6,7 @@ import pytest
 from builders import (
     diverged,
     identified,
+    reaching,
     record,
     tables,
     text,
@@ -347,11 +348,6 @@ def test_runs_that_were_killed_are_named_too():
 
 
 KILLED = {"status": "killed", "error": "by SIGKILL", "history": [], "timing": {}}
-
-
-def reaching(made, accuracy):
-    """A run whose last validation gets that share right."""
-    return made | {"history": [made["history"][0] | {"val_accuracy": accuracy}]}
 
 
 def with_xla(ended="ok", accuracy=0.9):
