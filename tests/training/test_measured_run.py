@@ -306,7 +306,7 @@ KerasFit.predict = predict
 
 def test_what_interferes_with_single_batches_is_told_too(tmp_path):
     # The lie: latencies beside which nothing was said to be at work.
-    asked = SMALL | {"phase": "inference", "batch_size": 16, "epochs": 1}
+    asked = SMALL | {"phase": "inference", "batch_size": 1, "epochs": 1}
     done = python(PROGRAM.replace("try:", f"{BUSY}\ntry:"), asked, MPTEXP_RUN_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "record.json").read_text())

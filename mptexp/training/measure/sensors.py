@@ -4,6 +4,7 @@ They come from NVML on a GPU and from the system on a CPU. What a device does no
 """
 
 import contextlib
+import multiprocessing
 import os
 import re
 import threading
@@ -108,45 +109,33 @@ def processor() -> Sample:
     """Processor seconds so far: of this process, of everything, and of how many processors.
 
     Of the processors that the process may use: what runs on others disturbs none of it. Time that
-    a hypervisor took (steal) counts as used by others; that of the process's own children, such as
-    those that load its data, does not.
+    a hypervisor took (steal) counts as used by others; that of processes that load the data for this
+    one does not.
     """
     return {
-        "own_cpu_s": time.process_time() + _of_children_s(),
+        "own_cpu_s": time.process_time() + _of_loaders_s(),
         "busy_cpu_s": _asked(_busy_s),
         "processors": machine_state.cores(),
     }
 
 
-def _of_children_s() -> float:
-    """Seconds of the processes that this one has started, and of theirs; also of ended ones."""
-    ended = os.times()
-    living = 0.0
-    for pid in _children(os.getpid()) if _has_children() else ():
-        with contextlib.suppress(psutil.Error, OSError):
-            living += sum(psutil.Process(pid).cpu_times()[:4])  # with what their children took
-    return ended.children_user + ended.children_system + living
+# Processor seconds of each process that loads data, as last read: by its number and its beginning.
+_LOADERS: dict[tuple[int, float], float] = {}
 
 
-def _has_children() -> bool:
-    """Whether this process has any: the list of those of its threads takes a file for each."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except (AttributeError, OSError):  # macOS has no waitid, nor such lists
-        return False
-    return True
+def _of_loaders_s() -> float:
+    """Seconds of the processes that multiprocessing has started here, and of those they ended.
 
-
-def _children(pid: int) -> list[int]:
-    """The processes below one.
-
-    As Linux lists them: psutil would look at every process of the machine, four times a second.
+    Loaders of data start theirs with it (PyTorch's DataLoader, grain). Another program that was
+    started from here, as from a cell of a notebook, is another one. Of a process that has ended
+    the last fraction of an interval is missing.
     """
-    found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, file.read_text().split())
-    return found + [below for child in found for below in _children(child)]
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(child.pid)
+            seconds = sum(process.cpu_times()[:4])  # the last two are of those that it has waited for
+            _LOADERS[process.pid, process.create_time()] = seconds
+    return sum(_LOADERS.values())
 
 
 def _busy_s() -> float:
