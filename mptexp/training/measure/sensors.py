@@ -109,8 +109,8 @@ def processor() -> Sample:
     """Processor seconds so far: of this process, of everything, and of how many processors.
 
     Of the processors that the process may use: what runs on others disturbs none of it. Time that
-    a hypervisor took (steal) counts as used by others; that of processes that load the data for this
-    one does not.
+    a hypervisor took (steal) counts as used by others; that of the processes that load the data
+    does not.
     """
     return {
         "own_cpu_s": time.process_time() + _of_loaders_s(),
@@ -133,8 +133,9 @@ def _of_loaders_s() -> float:
     for child in multiprocessing.active_children():
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(child.pid)
-            seconds = sum(process.cpu_times()[:4])  # the last two are of those that it has waited for
-            _LOADERS[process.pid, process.create_time()] = seconds
+            # The last two are of those that it has waited for itself.
+            used = sum(process.cpu_times()[:4])
+            _LOADERS[process.pid, process.create_time()] = used
     return sum(_LOADERS.values())
 
 
