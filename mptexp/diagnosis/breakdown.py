@@ -77,7 +77,12 @@ RANDOM = re.compile(
     r"|CandidateSampler$|^_?(fused|native)_dropout$"
     r"|^(bernoulli|normal|uniform|randn?|randint|randperm|randn?_like|randint_like)_?$|threefry|rng_bit|random_bits"
 )
-# Frameworks compute them in 32 bits: they cast, or work with indices.
+# What TensorFlow has kernels for in 32 and 64 bits alone (the registry of 2.21).
+KERNELS_IN_32_BITS = (
+    r"^(FakeQuantWithMinMax\w+|QuantizeAndDequantize\w*|Fractional(Avg|Max)Pool(Grad)?|Betainc|Dawsn"
+    r"|Erfinv|Expint|Fresnel(Cos|Sin)|Igamma(c|GradA)?|Ndtri|NextAfter|Polygamma|Spence|Zeta)$"
+)
+# Frameworks compute them in 32 bits: they cast, work with indices, or have no other kernels.
 NO_16_BITS = re.compile(
     r"^((Batch)?(Svd|Qr|Cholesky\w*|Lu|LU|Eig|SelfAdjointEig\w*|Matrix(Inverse|Solve\w*"
     r"|TriangularSolve|Determinant|SquareRoot|Exponential|Logarithm)|LogMatrixDeterminant))(V\d)?$"
@@ -85,6 +90,7 @@ NO_16_BITS = re.compile(
     r"|^((Approx|In)?TopK|Unique\w*|(Combined)?NonMaxSuppression\w*|CTCLoss|CTC\w+Decoder|NthElement)(V\d)?$"
     r"|^((Batch)?TridiagonalSolve|BandedTriangularSolve|SparseMatrixSparseCholesky|LowerBound|UpperBound"
     r"|\w*Bincount|HistogramFixedWidth|ListDiff)$"
+    rf"|{KERNELS_IN_32_BITS}"
     r"|^(sort|argsort|topk|top_k|unique\w*|msort|fft|_fft_\w+|fft_\w+|_?linalg_(?!\w*norm|matmul|vecdot|cross|diagonal)\w+"
     r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
 )

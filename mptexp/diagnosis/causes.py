@@ -324,8 +324,8 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="no 16 bits",
-        label="sorting, FFTs, decompositions (frameworks compute them in 32 bits)",
-        sentence="is sorting, FFTs or decompositions, which frameworks compute in 32 bits",
+        label="computed in 32 bits by frameworks (sorting, FFTs, fake quantization)",
+        sentence="is operations that frameworks compute in 32 bits, such as sorting and FFTs",
         remedies=(
             Remedy("compute them less often or on fewer elements"),
             Remedy("an approximation made of matrix products"),

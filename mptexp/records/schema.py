@@ -405,6 +405,7 @@ class Reading(TypedDict):
     every: Annotated[int, Field(ge=1, lt=2**31)]
     loss_layers: NotRequired[list[str]]
     sums: NotRequired[dict[str, list[str]]]
+    recomputed: NotRequired[list[str]]
 
 
 @with_config(OPEN)

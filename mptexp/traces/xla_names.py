@@ -18,9 +18,8 @@ LAYER = ".layer"  # TensorFlow appends numbers of its own to names; this tells w
 SCALING = {"IsFinite", "All", "LogicalAnd", "is_finite", "reduce_and", "and"}
 # Keras adds regularizers to the loss outside of any scope, where a model's work has two at least:
 # its own and the operation's; a gradient has one more, of the operation that it belongs to.
-WITHOUT_SCOPE = re.compile(
-    r"(\w*PartitionedCall/|while/(body/_\d+/)?)*(gradient_tape/)?(?(3)([^/]+/)?)[^/]+$"
-)
+AROUND_STEPS = r"^(\w*PartitionedCall/|while/(body/_\d+/)?)*"
+WITHOUT_SCOPE = re.compile(AROUND_STEPS + r"(gradient_tape/)?(?(3)([^/]+/)?)[^/]+$")
 GRADIENT_OF = re.compile(r"gradient_tape/([^/:]+)[/:]")
 # Functions of TensorFlow's that work on all gradients or weights beside the optimizer.
 UPDATES = re.compile(r"^(clip_by_\w+|global_norm|ExponentialMovingAverage)(_\d+)?$")
@@ -116,6 +115,11 @@ def _unnumbered(name: str) -> str:
     return re.sub(r"_\d+$", "", name)
 
 
+def plain(path: str) -> str:
+    """`gradient_tape/Mul` of `PartitionedCall/gradient_tape/Mul_3`: no function, no number."""
+    return re.sub(r"_\d+(?=/|$)", "", re.sub(AROUND_STEPS, "", path))
+
+
 def _parts(path: str) -> list[str]:
     """A path at its slashes, but for those within brackets."""
     parts, depth, begin = [], 0, 0
@@ -161,6 +165,8 @@ class Naming:
         differentiated: outermost names of what has gradients; empty where that is not known.
         loss_layers: layers that do nothing but add to the loss, as far as that is known.
         sums: of sums that autodiff added, by their names, the terms as path:type, as far as known.
+        recomputed: plain names of what stands in no layer and is not the loss's: computed anew in
+            the backward pass, as far as that is known.
     """
 
     optimizers: Collection[str] = ()
@@ -168,6 +174,7 @@ class Naming:
     differentiated: Collection[str] = ()
     loss_layers: Collection[str] = ()
     sums: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    recomputed: Collection[str] = ()
 
     def operation(self, path: str, op: str, kernel: str) -> Operation:
         """What stands under a path such as `model/dense.layer/MatMul`."""
@@ -200,6 +207,8 @@ class Naming:
         if named or any(map(_of_loss, scopes[:-1])):
             return "loss"
         if _adds_to_loss(path, op):
+            if plain(path) in self.recomputed:
+                return "backward"
             return "loss" if self._of_loss(path, op, last) else LOOSE
         return "other"
 

@@ -107,6 +107,7 @@ def read(
     every: int = 1,
     loss_layers: Sequence[str] = (),
     sums: Mapping[str, Sequence[str]] | None = None,
+    recomputed: Sequence[str] = (),
 ) -> Trace:
     """The table of operations of the steps that mptexp marked in a trace.
 
@@ -116,7 +117,7 @@ def read(
         scaled: whether the loss is scaled.
         every: steps that a marker spans: as many as one call of the backend executes.
         loss_layers: layers without weights that add to the loss.
-        sums: terms of the sums that autodiff added, as of `Naming`.
+        sums, recomputed: of the graph, as of `Naming`.
 
     Raises:
         ImportError: where xprof is not installed.
@@ -124,7 +125,8 @@ def read(
             in further ways of its own.
     """
     events = from_viewer(_unpacked(file) if file.suffix == ".gz" else _viewer(file))
-    naming = Naming(optimizers, scaled, loss_layers=loss_layers, sums=sums or {})
+    graph = {"loss_layers": loss_layers, "sums": sums or {}, "recomputed": frozenset(recomputed)}
+    naming = Naming(optimizers, scaled, **graph)
     return _trace(events, _by_gpu(events), _own_steps(events), naming, every)
 
 

@@ -22,7 +22,7 @@ from mptexp.spec.policies import (
     without_kernels,
 )
 from mptexp.spec.run import Run
-from mptexp.traces.xla_names import LAYER
+from mptexp.traces.xla_names import LAYER, plain
 from mptexp.training import capability, costs, environment, onednn, quantized_layers
 from mptexp.training.backends import backend
 from mptexp.training.backends.shared_verbs import Node
@@ -115,6 +115,28 @@ def sums(nodes: Iterable[Node]) -> dict[str, list[str]]:
         for node in nodes
         if node.kind == "AddN"
     }
+
+
+def recomputed(nodes: Iterable[Node]) -> list[str]:
+    """Plain names of operations outside of layers that need the gradient of one, or of the loss.
+
+    Such as those of a part that is computed anew for its gradients (tf.recompute_grad): what the
+    loss itself adds outside of layers comes before any gradient. Names that it has too are left
+    out.
+
+    Args:
+        nodes: traced while the names of layers end in LAYER; an operation after what it takes.
+    """
+    after: set[str] = set()
+    named: dict[bool, set[str]] = {False: set(), True: set()}
+    for node in nodes:
+        scoped = LAYER in node.name or "compile_loss" in node.name
+        needs_one = not after.isdisjoint(node.terms)
+        if needs_one or (scoped and "gradient_tape/" in node.name):
+            after.add(node.name)
+        if not scoped:
+            named[needs_one].add(plain(node.name))
+    return sorted(named[True] - named[False])
 
 
 def layers_in_float64(nodes: Iterable[Node]) -> list[str]:

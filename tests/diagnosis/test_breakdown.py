@@ -1,4 +1,7 @@
+import json
+
 import pytest
+from forked import python
 
 from mptexp.diagnosis import breakdown
 from mptexp.diagnosis.causes import LABELS
@@ -58,6 +61,9 @@ def cause_of(row, kind=""):
         (row(state="loop"), "loop"),
         (row("linalg_vector_norm", part="other"), "memory"),  # as of gradients that are clipped
         (row("linalg_solve", part="other"), "no 16 bits"),
+        (row("FakeQuantWithMinMaxVarsGradient", "conv", "backward"), "no 16 bits"),
+        (row("QuantizeAndDequantizeV4", "conv", "forward"), "no 16 bits"),
+        (row("Erfinv", "warped", "forward"), "no 16 bits"),
         (row("isneginf", "attention", "forward"), "memory"),
         (row("eq", "relu", "forward"), "memory"),
         # Between devices, in whichever scope.
@@ -74,6 +80,29 @@ def cause_of(row, kind=""):
 )
 def test_every_row_has_a_cause(found, cause):
     assert cause_of(found) == cause
+
+
+REGISTERED = """
+import json, re
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import kernels, op_def_registry
+from mptexp.diagnosis import breakdown
+types = {}
+for kernel in kernels.get_all_registered_kernels().kernel:
+    if re.search(breakdown.KERNELS_IN_32_BITS, kernel.op):
+        of = types.setdefault(kernel.op, set())
+        of.update(*(constraint.allowed_values.list.type for constraint in kernel.constraint))
+        of.update(put.type for put in op_def_registry.get(kernel.op).input_arg)
+names = types_pb2.DataType.Name
+print(json.dumps({op: [names(number) for number in sorted(of)] for op, of in types.items()}))
+"""
+
+
+def test_what_is_said_to_have_kernels_in_32_bits_alone_has_no_others():
+    types = json.loads(python(REGISTERED).stdout)
+    assert {"FakeQuantWithMinMaxVars", "Erfinv", "QuantizeAndDequantizeV4"} <= types.keys()
+    assert all("DT_FLOAT" in of for of in types.values())
+    assert not {"DT_HALF", "DT_BFLOAT16"} & set().union(*types.values())
 
 
 @pytest.mark.parametrize("op", ["Cast", "MatMul", "Mul", "Novelty"])

@@ -295,6 +295,19 @@ class Unknown(layers.Layer):
         y = tf.math.lgamma(tf.cast(tf.stop_gradient(x)[:, ::2, ::2], "float32") + 1.0)
         return x + tf.cast(tf.reduce_mean(tf.math.lgamma(y + 2.0)) * 1e-9, x.dtype)
 
+class Again(layers.Layer):
+    "Computed anew for its gradients."
+    def call(self, x):
+        for _ in range(3):
+            x = tf.recompute_grad(lambda x: tf.nn.relu(x + tf.roll(x, 1, 1)) * 0.5)(x)
+        return x
+
+class Quantized(layers.Layer):
+    def call(self, x):
+        for _ in range(2):
+            x = tf.quantization.fake_quant_with_min_max_args(tf.cast(x, "float32"))
+        return tf.cast(x, self.compute_dtype)
+
 def _recurrent(x, dropout=0.1):
     rows = layers.Reshape((x.shape[1], -1))(x)
     state = layers.LSTM(x.shape[-1], recurrent_dropout=dropout)(rows)
@@ -388,6 +401,8 @@ PLANTS = {
     "gru": _gru,
     "swish": _swish,
     "statistics": lambda x: Statistics()(x),
+    "recomputed": lambda x: Again()(x),
+    "fake quantization": lambda x: Quantized()(x),
 }
 
 def planted(shape, classes, plant):
@@ -647,6 +662,7 @@ OF_CAUSE |= {"py_function": "python", "add_loss": "loss", "lstm": "loop"}
 OF_CAUSE |= {"sorted": "no 16 bits", "inverse": "no 16 bits", "scan": "loop", "asserts": "checks"}
 OF_CAUSE |= {"dropouts": "random", "noises": "random"}
 OF_CAUSE |= {"sleeps": "python", "histogram": "no 16 bits", "gru": "loop"}
+OF_CAUSE |= {"fake quantization": "no 16 bits"}
 WEIGHS = ["python", "checks", "casts", "loss", "preprocessing", "random", "no 16 bits", "loop"]
 
 
@@ -664,11 +680,12 @@ def test_a_part_of_the_model_that_weighs(place, name):
 
 
 @pytest.mark.bench
-def test_resizing_what_a_model_computes_is_memory_bound_work(place):
-    # In float32 under both policies: what is named is what 16 bits would save.
-    settings = {"model": "planted_models:with_resized", "batch_size": 64}
+@pytest.mark.parametrize("name", ["resized", "recomputed"])
+def test_features_that_are_resized_or_computed_anew_are_memory_bound_work(place, name):
+    # As long under both policies: what is named is what 16 bits would save.
+    settings = {"model": f"planted_models:with_{name}", "batch_size": 64}
     records, found = diagnosed(place, settings, beside="planted_models:with_nothing")
-    check(records[1]["planted"] / 2, "memory", found, "resizing of features")
+    check(records[1]["planted"] / 2, "memory", found, f"{name} features")
 
 
 @pytest.mark.bench

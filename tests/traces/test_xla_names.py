@@ -149,6 +149,16 @@ def test_gradients_without_a_scope_have_numbers_of_their_own():
 
 
 @pytest.mark.parametrize("calls", ["", "StatefulPartitionedCall/", "while/body/_12/"])
+def test_what_the_backward_pass_computes_anew_is_no_loss(calls):
+    naming = Naming(["adam"], recomputed={"Roll", "gradient_tape/Roll", "gradient_tape/conv/Back"})
+    paths = {"Roll_3": "Roll", "gradient_tape/Roll_2": "Roll", "gradient_tape/conv_1/Back": "Back"}
+    for path, op in paths.items():
+        made = naming.operation(calls + path, op, "")
+        assert (made.layer, made.part) == ("", "backward")
+    assert naming.operation(calls + "gradient_tape/Mul_2", "Mul", "").part == "loss"
+
+
+@pytest.mark.parametrize("calls", ["", "StatefulPartitionedCall/", "while/body/_12/"])
 def test_a_sum_of_gradients_is_the_loss_where_the_loss_has_a_term_of_it(calls):
     layer = "gradient_tape/functional/large.layer/StridedSliceGrad:StridedSliceGrad"
     naming = Naming(

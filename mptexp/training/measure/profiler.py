@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,11 +22,15 @@ from mptexp.traces import kineto, xplane
 from mptexp.traces.xla_names import LAYER
 from mptexp.training import costs, effective_arithmetic, onednn, precision
 from mptexp.training.backends import backend
+from mptexp.training.backends.shared_verbs import Node
 from mptexp.training.measure import step_clock
 
 TRACED_S = 1.0  # traced steps last about so long together
 # At least: batches come in twos and threes where several are read at once.
 MOST_STEPS, LEAST_STEPS = 100, 6
+# Operations that TensorFlow computes on threads of which its profiler records nothing (its kernels
+# derive from AsyncOpKernel and are no PyFunc; seen with TensorFlow 2.21 on a CPU).
+UNRECORDED = re.compile(r"^CropAndResize")
 UNREAD = "xprof was not installed; mptexp traces reads the trace that was kept"
 
 
@@ -151,6 +156,7 @@ def captured(
             return kineto.read_own(own, adding).profile(timed_s), b""
         how = _how(run, model)
         how |= {"loss_layers": sorted(adding), "sums": effective_arithmetic.sums(nodes)}
+        how |= {"recomputed": effective_arithmetic.recomputed(nodes)}
         wide: dict[str, Any] = {"float64_layers": effective_arithmetic.layers_in_float64(nodes)}
         if nodes:  # else it is not known
             wide["wide_products"] = effective_arithmetic.wide_products(nodes, run.policy)
@@ -164,7 +170,18 @@ def captured(
         except Exception as error:  # xprof fails in ways of its own; the timings are good
             why = f"xprof could not read the trace, which was kept: {error}"
             return {"missing": why, "trace": how, **wide}, xplane.pack(file)
-    return trace.profile(timed_windows.timing(clock.windows)["step_s"]) | wide, b""
+    profile = trace.profile(timed_windows.timing(clock.windows)["step_s"])
+    return profile | {"rows": _with_unrecorded(profile, nodes)} | wide, b""
+
+
+def _with_unrecorded(profile: dict[str, Any], nodes: Iterable[Node]) -> list[dict[str, Any]]:
+    """The rows of a profile in which what looks like a wait is an operation without an event."""
+    unrecorded = next((node for node in nodes if UNRECORDED.match(node.kind)), None)
+    if unrecorded is None or profile["device"] != "cpu":
+        return list(profile["rows"])
+    layers = re.findall(rf"([^/]+){re.escape(LAYER)}", unrecorded.name)
+    ran = {"state": "op", "layer": "".join(layers[-1:]), "part": "forward", "op": unrecorded.kind}
+    return [row | ran if row["state"] == "host" else row for row in profile["rows"]]
 
 
 def _how(run: Run, model: keras.Model) -> dict[str, Any]:

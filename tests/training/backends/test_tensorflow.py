@@ -85,6 +85,29 @@ def test_sums_of_gradients_are_told_with_their_terms():
     assert {term.rpartition(":")[2] for term in terms} == {"TanhGrad", "MatMul"}
 
 
+def test_what_is_computed_anew_is_told_from_what_the_loss_adds():
+    class Again(keras.layers.Layer):
+        def call(self, x):
+            return tf.recompute_grad(lambda x: tf.sinh(x) * tf.roll(x, 1, 1))(x)
+
+    layers = [Again(), keras.layers.Dense(2, kernel_regularizer="l2", activity_regularizer="l1")]
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3), *layers])
+    model.compile("sgd", "mse", jit_compile=False)
+    batch = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+    with profiler.named(model):
+        nodes = tensorflow.graph(model, batch)
+    found = effective_arithmetic.recomputed(nodes)
+    assert {"Sinh", "Roll", "gradient_tape/Roll"} <= set(found)
+    assert not {"Square", "Sum", "Abs", "gradient_tape/Sign"} & set(found)
+    model.layers[1].call = lambda x: x  # with the loss alone
+    with profiler.named(model):
+        nodes = tensorflow.graph(model, batch)
+    assert {name.rpartition("/")[2] for name in effective_arithmetic.recomputed(nodes)} <= {
+        "AddN",
+        "Identity",
+    }
+
+
 def test_layers_that_compute_in_64_bits_are_known_by_the_graph():
     # Statistics in float64 were called memory-bound work: of a trace's operations no type is known.
     class Wide(keras.layers.Layer):

@@ -49,6 +49,44 @@ def _traced(folder, how, parameters):
     return store.read_record(folder / "record.json")
 
 
+MINE = """\
+import keras, tensorflow as tf
+
+class Crops(keras.layers.Layer):
+    def call(self, x):
+        boxes = tf.tile([[0.1, 0.1, 0.9, 0.9]], [tf.shape(x)[0], 1])
+        return tf.image.crop_and_resize(x, boxes, tf.range(tf.shape(x)[0]), x.shape[1:3])
+
+class Again(keras.layers.Layer):
+    def call(self, x):
+        return tf.recompute_grad(lambda x: tf.sinh(x) * tf.roll(x, 1, 1))(x)
+
+def small(shape, classes):
+    x = pictures = keras.Input(shape)
+    for layer in (Crops(name="crops"), Again(name="again")):
+        x = layer(keras.layers.Conv2D(4, 3, padding="same", kernel_regularizer="l2")(x))
+    x = keras.layers.Dense(classes)(keras.layers.GlobalAveragePooling2D()(x))
+    return keras.Model(pictures, keras.layers.Softmax(dtype="float32")(x))
+"""
+
+
+def test_what_is_computed_anew_is_no_loss_and_what_has_no_event_no_wait(tmp_path):
+    # The lies: 43 % of a step "is the loss, metrics and regularizers", of a part that its gradients
+    # compute anew; 23 % "is host and launch overhead", of a crop that TensorFlow does not record.
+    (tmp_path / "mine.py").write_text(MINE)
+    asked = TINY | {"model": "mine:small", "width": 1.0, "image_size": 16, "jit": "off"}
+    done = python(PROGRAM, asked, "", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = breakdown.rows(store.read_record(tmp_path / "record.json"))
+    assert set(rows[rows.op == "Sinh"].part) == {"forward", "backward"}
+    lost = set(rows[rows.cause == "loss"].op)
+    assert lost
+    assert not lost & {"Sinh", "Cosh", "Roll"}
+    (cropped,) = rows[rows.op == "CropAndResize"].itertuples()
+    assert (cropped.layer, cropped.cause) == ("crops", "memory")
+    assert "host" not in set(rows.cause)
+
+
 # What no rule knows of a step, and what takes next to nothing of it: a thousandth.
 KEEPING = {"OptionalFromValue", "OptionalHasValue", "Pack"}
 RESIDENT = {"input_mode": "resident", "steps_per_execution": 4, "augmentation": "flip_crop"}
