@@ -148,7 +148,9 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
         there = rows[rows.gpu_model == best.gpu_model]  # another device would have to be named
         of_baseline = there[there.baseline == best.baseline]
         more = _other_phase(best, of_baseline) or _slower(of_baseline, [best.policy])
-        return title + more * (len(title + more) <= LONGEST_TITLE)  # the sentences have it too
+        # The sentences have it too; the page leaves a single device to the line below.
+        room = LONGEST_TITLE + len(best.gpu_model) * (tables.results.gpu_model.nunique() == 1)
+        return title + more * (len(title + more) <= room)
     if len(slower) == len(rows):
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, lost)
     if len(slower) and rows.policy.nunique() == 1:
