@@ -172,7 +172,7 @@ def page(browser):
 STARTS = re.compile(
     r"KERAS_BACKEND|\.(fit|train_on_batch)\("
     r"|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright"
-    r"|jupyter_kernel\.execute|supervisor\.execute)\("
+    r"|jupyter_kernel\.execute|supervisor\.execute|advising\.advise)\("
     r"|forked\.run\((?!\"command)|\breport\.build\(|= mptexp(_anew)?\(\*words"
     r"|\bmptexp(_anew)?\((?s:.)*\"(run|diagnose|report|publish|advise|doctor)\""
     r"|\"(run|diagnose|advise)\"(?s:.)*\bmptexp\("

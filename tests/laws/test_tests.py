@@ -108,6 +108,7 @@ def collected(folder, *words):
 def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
     files = ("execution/test_sweep.py", "execution/test_plan.py", "system/test_cli.py")
     files += ("training/test_measured_run.py", "training/test_precision.py")
+    files += ("analysis/test_range_advice.py",)
     quick, slow = collected(tmp_path, *(f"tests/{name}" for name in files))
     assert quick & slow == set()
     assert {
@@ -120,6 +121,7 @@ def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
         "test_plan_shows_what_was_done",  # by a fixture
         "test_too_few_steps_to_time_are_unsupported",  # by a helper
         "test_gradients_are_clipped_without_their_loss_scale",  # it trains in this process
+        "test_a_policy_that_fails_within_a_layer_is_not_advised",  # by a command's function
     } <= slow
 
 
