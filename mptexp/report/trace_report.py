@@ -12,7 +12,7 @@ from great_tables import GT
 
 from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.causes import LABELS
-from mptexp.diagnosis.foreign_traces import Comparison, Recording
+from mptexp.diagnosis.foreign_traces import BOUNDS, Comparison, Recording
 from mptexp.host.terminal import visible
 from mptexp.report.answers import trace_answer, what_to_try
 from mptexp.report.figures import diagnosis as figures
@@ -80,6 +80,18 @@ def cause_rows(recording: Recording) -> pd.DataFrame:
             for name, share in shares.items()
         ]
     )
+
+
+def _of_bound(recording: Recording) -> pd.DataFrame:
+    """Those of them that bound the step, where one does.
+
+    Of the ways in which a device waits for its host each may take less than some work.
+    """
+    rows = cause_rows(recording)
+    if rows.empty:
+        return rows
+    bounding = rows[rows.Cause.isin([LABELS[cause] for cause in BOUNDS[recording.bound[0]]])]
+    return bounding if len(bounding) else rows
 
 
 def layer_rows(recording: Recording) -> pd.DataFrame:
@@ -244,7 +256,7 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
 def _to_do(recordings: Sequence[Recording]) -> str:
     """What follows: what bounds a step; of two what the faster one does, where one is."""
     named = dict(zip(trace_answer.short_names(recordings), recordings, strict=True))
-    causes = {name: cause_rows(named[name]) for name in _advised(recordings)}
+    causes = {name: _of_bound(named[name]) for name in _advised(recordings)}
     advice = {name: rows.iloc[0]["What to try"] for name, rows in causes.items() if len(rows)}
     if len(recordings) == 1 or len({*advice.values()}) < len(advice):  # of both the same
         return "".join(f"{text}." for text in {*advice.values()})

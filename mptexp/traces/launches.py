@@ -59,6 +59,7 @@ class _Recorded:
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.host, self.devices = Host(events), _by_device(events)
+        self.operations = any(event.kind == "op" for event in events)
         self.name = _explained(self.devices)
         self.ran = self.devices.get(self.name, [])
         ran = [self.host.span(event) for event in self.ran]
@@ -200,6 +201,11 @@ def _device_name(number: str, models: Mapping[str, str]) -> str:
 def _notes(recorded: _Recorded) -> Iterator[str]:
     """Says of which kernels the trace does not tell what they were launched for."""
     host, known = recorded.host, [event for event in recorded.ran if event.kind != "copy"]
+    if known and not recorded.operations:
+        yield (
+            "no operation of the host was recorded: a wait for a batch cannot be told from the "
+            "host's other work; record the CPU too"
+        )
     missing = sum(1 for event in known if host.launch(event) is None)
     if missing:
         yield f"the launches of {missing} of {len(known)} kernels are not in the trace"

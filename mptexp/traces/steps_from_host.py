@@ -40,6 +40,10 @@ GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels
 SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
 MARKS = (STEP, RANGE, OPTIMIZER)  # what a thread that trains bears
 MARKED, BY_OPTIMIZER = ("ProfilerStep#N", "ranges named as steps"), "the optimizer's steps"
+# Of the calls of a step: a first one with fewer, by more than may follow the optimizer's step,
+# began before the recording.
+WHOLE_STEP, MAY_FOLLOW = 0.95, 5
+BEGUN_BEFORE = ", without the first, of which the recording lacks the beginning"
 ONE_OPTIMIZER = (
     "a step is one of the optimizer's: if there are two of one class, it is a part of a step; "
     "profiler.step() marks steps"
@@ -98,13 +102,31 @@ def _unmarked(
     host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
     ended = _optimized(events)
     if not ended:
-        return step_bounds.repeated(work, first=host, waited=waited) or step_bounds.whole(
-            first, last
-        )
+        kinds = step_bounds.repeated(work, first=host, waited=waited)
+        return kinds if kinds and _train(kinds, spans) else step_bounds.whole(first, last)
     every = _round(events, ended)
     pairs = list(pairwise([host, *ended][len(ended) % every :: every]))
     how = BY_OPTIMIZER if every == 1 else f"every {every} steps of the optimizer"
+    if _began_before(events, pairs):
+        pairs, how = pairs[1:], f"{how}{BEGUN_BEFORE}"
     return step_bounds.marked(pairs, operations.busy(spans), how, launched, waited=waited)
+
+
+def _train(steps: Steps, spans: Iterable[Span]) -> bool:
+    """Whether most of what repeats has a backward pass, where there is one at all.
+
+    Layers that are alike repeat too, within one step.
+    """
+    backward = [span.start for span in spans if span.operation.part == "backward"]
+    return not backward or 2 * len(step_bounds.holding(steps, backward)) >= len(steps.intervals)
+
+
+def _began_before(events: Iterable[Event], steps: Sequence[Interval]) -> bool:
+    """Whether the host calls less in the first of several steps than in the others."""
+    starts = sorted(event.start for event in events if event.kind in ("op", "launch"))
+    did = [bisect_left(starts, end) - bisect_left(starts, begin) for begin, end in steps]
+    usual = statistics.median(did[1:]) if len(did) > 1 else 0
+    return did[0] < WHOLE_STEP * usual and did[0] + MAY_FOLLOW < usual
 
 
 def _launches_any(passes: Iterable[Event], graphs: Iterable[float]) -> bool:

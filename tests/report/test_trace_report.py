@@ -7,9 +7,11 @@ import pytest
 from builders import FLOAT32, KINETO, kineto_step, recording, typed
 
 from mptexp import api
-from mptexp.diagnosis.foreign_traces import Comparison
+from mptexp.diagnosis.foreign_traces import Comparison, Recording
 from mptexp.report import trace_report
 from mptexp.report.answers import trace_answer
+from mptexp.traces import kineto
+from mptexp.traces.operations import Operation
 
 KEYS = {"file", "framework", "devices", "gpu", "steps", "step_s", "rows", "arithmetic",
         "layer_share", "unexplained_share", "notes"}  # fmt: skip
@@ -117,6 +119,34 @@ def test_only_what_is_known_to_be_faster_is_to_be_copied(first, second, faster):
         assert f"train as in {faster}; to go on from there: " in page
     else:
         assert todo == ["What to try: before", "What to try: after"]
+
+
+def test_what_to_do_is_against_what_bounds_the_step():
+    # The lie: "The host bounds this training", 60 %, and "What to do: 16 bits", of 40 % of work.
+    made = recording()
+    states = {"op": 0.40, "host": 0.32, "idle": 0.28}
+    rows = [
+        Operation(state, op="aten::conv2d" * (state == "op"), seconds=seconds)
+        for state, seconds in states.items()
+    ]
+    times = {"step_s": 1.0, "step_times": (1.0, 1.0), "operations": rows}
+    bound = Recording("a.json", replace(made.trace, **times))
+    assert trace_answer.title([bound]) == "The host bounds this training: 60 % of a step"
+    assert "of its step the device waits for its host" in trace_answer.title([bound, bound])
+    for recordings in ([bound], [bound, bound]):
+        said = trace_report.page(recordings).partition("What to do")[2].partition("</p>")[0]
+        assert "a larger batch" in said
+        assert "16 bits" not in said
+
+
+def test_a_recording_of_kernels_alone_says_what_it_cannot_tell():
+    # The lie: "host and launch overhead 31 %", which were waits for batches that nobody recorded.
+    events = [e for step in range(3) for e in kineto_step(KINETO[1], step)]
+    kernels = [
+        e for e in events if e["cat"] not in ("cpu_op", "python_function", "user_annotation")
+    ]
+    notes = trace_answer.notes(Recording("a.json", kineto.read(kernels, {})))
+    assert any("a wait for a batch cannot be told" in note for note in notes)
 
 
 def test_a_recording_without_times_gives_no_share_of_time():

@@ -4,6 +4,7 @@ import pytest
 from builders import KINETO, device, gpu_steps, host, kineto_step, without
 
 from mptexp.traces import kineto, steps_from_host
+from mptexp.traces.step_bounds import WHOLE
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
 ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<f>>"
@@ -51,6 +52,34 @@ def test_steps_end_with_the_optimizer_s_where_kernels_do_not_repeat():
     trace = read(events)
     assert (trace.steps, trace.how) == (3, "the optimizer's steps")
     assert trace.step_times[1] == pytest.approx(1000e-6)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6])
+def test_a_step_that_began_before_the_recording_is_no_step(part):
+    # The lie: "44 % of a step of 129 ms", of steps of 175 ms; the first was the end of one.
+    plain = [e for e in gpu_steps(4) if not e["name"].startswith("ProfilerStep")]
+    small = [
+        host(f"aten::view_{n}", 1000 * step + 20 * n, 5) for step in range(4) for n in range(40)
+    ]
+    begun = [e for e in [*plain, *small] if e["ts"] >= 1000 * part]
+    trace = read(begun)
+    assert trace.how == (
+        "the optimizer's steps, without the first, of which the recording lacks the beginning"
+    )
+    assert trace.step_times == pytest.approx([1000e-6] * 3)
+
+
+def test_layers_that_are_alike_are_no_steps():
+    # The lie: "a step of 1.89 ms", "Steps 23", of one step of 114 ms with 24 layers.
+    layers, events = 24, []
+    for layer in range(layers):
+        for e in without(kineto_step(KINETO[1], layer), "ProfilerStep", "DataLoader", "Memcpy"):
+            backward = e["ts"] % 1000 >= 400
+            if "Optimizer" not in e["name"]:
+                events.append(e | {"ts": e["ts"] + 1000 * layers * backward})
+    trace = read(events)
+    assert {row.part for row in trace.operations if row.state == "op"} >= {"forward", "backward"}
+    assert (trace.steps, trace.how) == (1, WHOLE)
 
 
 def test_a_step_with_an_evaluation_in_it_is_left_out_and_counted():

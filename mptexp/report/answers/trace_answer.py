@@ -77,6 +77,9 @@ def title(recordings: Sequence[Recording]) -> str:
         faster = f"{second} is {wording.over(both.speedup)} {first}{other}"
         shares = recordings[1].shares
         bound = f"{percent(shares.max())} of its step is {short_label(str(shares.idxmax()))}"
+        name, share = recordings[1].bound
+        if shares.idxmax() not in BOUNDS[name]:  # the ways in which a device waits for its host
+            bound = f"for {percent(share)} of its step the device waits for its host"
         return f"{wording.PROVISIONAL}: {faster}; {bound}"
     if not recordings[0].told:
         return (CUT_SHORT if recordings[0].cut_short else UNTIMED).partition(":")[0]

@@ -22,7 +22,7 @@ TRY: dict[tuple[str, str], Sequence[str]] = {
     ("input", "JAX"): ["prepare and copy the next batch while a step runs (grain, jax.device_put "
                        "ahead)", "batches as uint8 that are cast on the device"],
     ("host", "PyTorch"): ["a larger batch", "torch.compile or CUDA graphs",
-                          "fused optimizers (fused=True)", "zero_grad(set_to_none=True)"],
+                          "fused optimizers (fused=True)"],
     ("host", "TensorFlow"): ["a larger batch", "steps_per_execution", "jit_compile=True"],
     ("host", "JAX"): ["a larger batch", "several steps in one jit (lax.scan)",
                       "fewer waits for results"],
@@ -70,6 +70,9 @@ class Done(NamedTuple):
 OF_FLOATS = re.compile("_(bf16|f16|f32|f64|half|bfloat16|float|double)", re.IGNORECASE)
 # A compiler leaves much of memory-bound work to libraries; but one compiled metric is no step.
 COMPILED = 0.05
+OVERLAPS = (
+    0.25  # of communication: so much that other work hides is sent while the backward pass runs
+)
 DONE = {
     "torch.compile": Done(
         re.compile("^triton_|^CompiledFunction|CompiledFxGraph"), "memory", COMPILED
@@ -86,12 +89,15 @@ TO_ONE = ["a larger batch per device", "what is sent in 16 bits, unless it is in
           "other work while it is sent"]  # fmt: skip
 # Of what to try: what only a training has, what only a GPU has, what only images with channels
 # have, and a type that GPUs before Ampere only emulate.
-OF_TRAINING = re.compile("optimizer|zero_grad|gradient|backward|one update")
+OF_TRAINING = re.compile("optimizer|gradient|backward|one update")
 OF_GPU = ["CUDA", "GPU", "pin_memory"]
-OF_CHANNELS = "channels_last"
+OF_CHANNELS, LARGER_BATCH = "channels_last", "a larger batch"
 CHANNELS = re.compile(
     r"conv(?!ert)|fprop|dgrad|wgrad|winograd|im2col|col2im|nchw|nhwc|[shd]\d*cudnn_", re.IGNORECASE
 )
+# In the names of kernels and of changes of layout where images lie channels last already, or not.
+CHANNELS_LAST = re.compile(r"nhwc|channels_last", re.IGNORECASE)
+CHANGES_LAYOUT = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw", re.IGNORECASE)
 SINCE_AMPERE = re.compile("bfloat16")
 TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
 AMPERE, VOLTA = (8, 0), (7, 0)
@@ -129,7 +135,8 @@ def _against_matrix_work(recording: Recording) -> str:
     if bits != IN_16_BITS and _no_faster_in_16_bits(trace):
         return NO_FASTER
     lacks_tf32 = _before_ampere(trace) or trace.device == "cpu"
-    return MATRIX[bits].replace(TF32, "") if lacks_tf32 else MATRIX[bits]
+    text = MATRIX[bits].replace(TF32, "") if lacks_tf32 else MATRIX[bits]
+    return text.replace("batch, ", "") if LARGER_BATCH in _useless(recording) else text
 
 
 def _of_use(remedies: Sequence[str], recording: Recording) -> list[str]:
@@ -151,9 +158,21 @@ def _useless(recording: Recording) -> list[str]:
     rows, trace = recording.rows, recording.trace
     useless = [word for word, done in DONE.items() if _is_done(done, rows)]
     useless += OF_GPU if trace.device == "cpu" else []
-    useless += [] if _named(rows, CHANNELS).any() else [OF_CHANNELS]
+    if not _named(rows, CHANNELS).any() or _has_channels_last(rows):
+        useless.append(OF_CHANNELS)
     useless += ["CUDA graphs"] * trace.graphed
-    return useless + ["a larger batch"] * (recording.share("allocation") >= LEAST_SHARE)
+    useless += ["torch.compile"] * (() < _capability(trace) < VOLTA)  # Triton has no code for it
+    shown_s = recording.share("communication") * trace.step_s
+    beside = trace.hidden_s > OVERLAPS * (trace.hidden_s + shown_s)
+    useless += ["communication during"] * beside
+    return useless + [LARGER_BATCH] * (recording.share("allocation") >= LEAST_SHARE)
+
+
+def _has_channels_last(rows: pd.DataFrame) -> bool:
+    """Whether convolutions, where their names tell, take images channels last as they lie."""
+    told = rows[(rows.cause == "matrix") & _named(rows, CHANNELS)]
+    last = told.seconds[_named(told, CHANNELS_LAST)].sum()
+    return bool(last > MOST * told.seconds.sum()) and not _named(rows, CHANGES_LAYOUT).any()
 
 
 def _is_done(done: Done, rows: pd.DataFrame) -> bool:

@@ -39,7 +39,7 @@ def advised(cause, **changes):
 def test_the_advice_follows_from_what_was_recorded():
     # The lies: fused optimizers against an inference; of TF32 "it is in few bits already", where
     # 16 bits were to be had; on a V100 a model in bfloat16, which it only emulates.
-    assert "fused optimizers (fused=True), zero_grad" in advised("host", trains=True)
+    assert advised("host", trains=True).endswith("graphs, fused optimizers (fused=True)")
     assert advised("host", trains=False) == "a larger batch, torch.compile or CUDA graphs"
     assert "gradients" not in advised("communication", trains=False)
     assert "optimizer's state on the GPU" in advised("on the host", trains=True)
@@ -77,6 +77,24 @@ def test_what_a_trace_shows_to_be_done_is_not_advised():
     for name, advised in (("bf16", False), ("f32", True)):
         sent = with_kernels(f"ncclDevKernel_AllReduce_Sum_{name}_RING_LL(x)")
         assert ("gradients in 16 bits" in what_to_try.advice("communication", sent)) is advised
+
+
+def test_what_a_gpu_or_its_images_show_to_be_done_is_not_advised():
+    # The lies: torch.compile on a Tesla P100, for which Triton has no code; channels_last, of
+    # kernels that have it; communication during the backward pass, which other work hid; zeroing
+    # gradients as PyTorch does since 2.0; larger matrices by a larger batch that has no memory.
+    assert "torch.compile" not in advised("memory", recorded={CAPABILITY: "6.0"})
+    assert "torch.compile" in advised("memory", recorded={CAPABILITY: "7.0"})
+    assert "zero_grad" not in advised("host", trains=True)
+    last = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
+    assert "channels_last" not in advised("memory", kernel=last)
+    changed = with_kernels("void cudnn::ops::nchwToNhwcKernel<half>(x)")
+    assert "channels_last" in what_to_try.advice("memory", changed)
+    gathered = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+    for hidden_s, told in ((0.0, True), (1.0, False)):
+        sent = with_kernels(gathered, hidden_s=hidden_s)
+        text = what_to_try.advice("communication", sent)
+        assert ("communication during the backward pass" in text) is told
 
 
 def test_what_little_work_shows_is_not_done_to_the_rest():
