@@ -342,7 +342,7 @@ def recording(file="before.json", lacking=(), steps=2, more=()):
 FLOAT32 = "volta_sgemm_128x64_nn"
 TENSORFLOAT32 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_tt_align1>(Params)"
 FLOAT16 = "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn"
-UNKNOWN = "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32"
+UNKNOWN = "Cijk_Ailk_Bljk_SB_MT128x128x32"
 
 
 def typed(name, file, **changes):

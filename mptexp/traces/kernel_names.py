@@ -216,6 +216,11 @@ def _igemm(match: re.Match) -> Kernel:
     return Kernel({**TYPES, "fp32": "float32"}[match["type"]], None)
 
 
+def _tensile(match: re.Match) -> Kernel:
+    """`Cijk_Ailk_Bljk_BBS_BH_...`: bfloat16, summed in float32."""
+    return Kernel({"b": "bfloat16", "h": "float16"}[match["type"]], None)
+
+
 def _float32(_: re.Match) -> Kernel:
     """Engines that multiply in float32 with ordinary instructions, whatever the data are in."""
     return Kernel("float32", False)
@@ -257,6 +262,9 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
     (r"igemm_(?:fwd|bwd|wrw)_gtcx?\d*_n[a-z]+_(?P<type>fp32|fp16|bf16)", _igemm),
     (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|flashatt|fmha|attention", _attention),
     (r"(?<![a-z0-9])fp8_gemm", lambda _: Kernel("float8", True)),
+    # Of AMD's Tensile: types of data, result and sums (ProblemType.__str__); of one letter, such as
+    # SB, the second may say something else.
+    (r"^cijk_[a-z]+_[a-z]+_(?P<type>[bh])[bhs]s_", _tensile),
     (r"gemv|dot_kernel|gemmsn_|gemmk1_|depthwise", _by_argument),
     (r"(?:convolve|magma)_(?P<letter>[shd])gemm", _by_letter),
     (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),

@@ -113,7 +113,9 @@ DOES = [
      False),
     ("void xmma_new::gemm::kernel<xmma_new::implicit_gemm::fprop::Kernel_traits<"
      "xmma_new::Ampere_hmma_tf32_traits<unsigned int, float>>>", "matrix", "tf32", True),
-    ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64.kd", "matrix", "unknown", None),
+    ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64.kd", "matrix", "bfloat16", None),
+    ("Cijk_Ailk_Bljk_HHS_BH_MT64x64x32_MI16x16x16x1_SN.kd", "matrix", "float16", None),
+    ("Cijk_Ailk_Bljk_SB_MT64x64x32.kd", "matrix", "unknown", None),
     ("void ck_tile::kentry<ck_tile::gfx950_t, 2, ck_tile::FmhaFwdKernel<ck_tile::"
      "BlockFmhaPipelineProblem<std::bfloat16>>> [clone .kd]", "matrix", "bfloat16", None),
     ("__amd_rocclr_copyBuffer.kd", "casts", "unknown", None),
