@@ -120,6 +120,7 @@ class Trace:
         weights: how often each shape of weights is multiplied in a step, as `weight_products.of`.
         accumulated: whether gradients are accumulated, so that a step is that of a micro-batch.
         graphed: whether steps replay CUDA graphs.
+        in_use: words of what to try that its events show to be in use.
         updates: how often the optimizer steps in a step; None where the trace does not tell.
         recorded: what else it tells of the machine and of the recording, such as CUDA's version.
         notes: what else a reader has to know of the trace, as sentences.
@@ -149,6 +150,7 @@ class Trace:
     weights: Mapping[str, int] = field(default_factory=dict)
     accumulated: bool = False
     graphed: bool = False
+    in_use: tuple[str, ...] = ()
     updates: float | None = None
     recorded: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

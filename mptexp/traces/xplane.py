@@ -157,9 +157,18 @@ def explain(events: Sequence[Event]) -> Trace:
         trace,
         framework=_framework(events),
         trains=_trains(trace, gpus.get(name, ())),
+        in_use=tuple(_in_use(events, gpus.get(name, ()))),
         gpu=_short(name),
         gpus={_short(gpu): _work_s(spans) for gpu, spans in gpus.items()},
     )
+
+
+def _in_use(events: Iterable[Event], ran: Iterable[Event]) -> Iterator[str]:
+    """Of what could be tried that which a pipeline of tf.data or a program of JAX's has already."""
+    if any("Iterator::ParallelMap" in event.name for event in events):
+        yield "num_parallel_calls"
+    if len({event.args.get("hlo_module") for event in ran} - {None}) == 1:
+        yield "jit over the whole step"
 
 
 def of_file(file: Path) -> list[Event]:

@@ -326,6 +326,7 @@ def test_time_in_which_another_of_eight_gpus_works_is_not_the_host_s():
 @real
 def test_what_tf_data_does_on_a_thread_of_the_executor_is_input():
     made = recording("colab_keras_alexnet_gather.xplane.pb.gz")
+    assert made.trace.in_use == ("num_parallel_calls",)
     assert "GatherV2" not in set(made.rows.op)
     assert made.share("input") > 0.15
     assert made.trace.input_busy_s > 0.018

@@ -158,6 +158,7 @@ def _useless(recording: Recording) -> list[str]:
     rows, trace = recording.rows, recording.trace
     useless = [word for word, done in DONE.items() if _is_done(done, rows)]
     useless += OF_GPU if trace.device == "cpu" else []
+    useless += trace.in_use
     if not _named(rows, CHANNELS).any() or _has_channels_last(rows):
         useless.append(OF_CHANNELS)
     useless += ["CUDA graphs"] * trace.graphed

@@ -86,6 +86,8 @@ def test_what_a_gpu_or_its_images_show_to_be_done_is_not_advised():
     assert "torch.compile" not in advised("memory", recorded={CAPABILITY: "6.0"})
     assert "torch.compile" in advised("memory", recorded={CAPABILITY: "7.0"})
     assert "zero_grad" not in advised("host", trains=True)
+    fed = {"framework": "TensorFlow", "in_use": ("num_parallel_calls",)}
+    assert advised("input", **fed).startswith("cache, prefetch(AUTOTUNE)")
     last = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
     assert "channels_last" not in advised("memory", kernel=last)
     changed = with_kernels("void cudnn::ops::nchwToNhwcKernel<half>(x)")
