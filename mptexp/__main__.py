@@ -16,7 +16,7 @@ def main() -> None:
 
 def _leave(*_: object) -> None:
     """Ctrl-C while modules are imported, before a command has begun: there is nothing to end."""
-    os.write(2, b"stopped; the same command begins anew\n")
+    os.write(2, b"stopped; the same command can be given again\n")
     os._exit(130)
 
 

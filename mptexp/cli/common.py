@@ -160,6 +160,8 @@ def _check_surroundings() -> None:
             open.
     """
     shell_limits.widen()
+    if os.environ.get("COLUMNS") == "0":  # as some programs set it: rich would print nothing
+        del os.environ["COLUMNS"]
     try:
         here = os.getcwd()
     except OSError:
@@ -198,7 +200,7 @@ def _end(error: BaseException, verbose: bool = False) -> None:
         err().print(f"stopped: {error.kept}; the same command{without} goes on")
         raise typer.Exit(130) from None
     if interrupt.asked() or isinstance(error, KeyboardInterrupt):
-        err().print("stopped; the same command begins anew")
+        err().print("stopped; the same command can be given again")
         raise typer.Exit(130) from None
     if isinstance(error, OSError) and error.filename:  # a name too long, a folder without rights
         error = ParamsError(f"{error.filename2 or error.filename}: {error.strerror}")

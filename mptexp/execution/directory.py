@@ -1,5 +1,6 @@
 """The directory of a sweep: locked, prepared for one params file, and cleared of results."""
 
+import errno
 import fcntl
 import os
 import re
@@ -21,6 +22,9 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, remove_runs
 from mptexp.spec import dataset_paths, params, yaml_documents
 from mptexp.spec.run import Run
+
+# Errors of a path where something else is, which is named; of others the directory is to be mended.
+IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 MARK = re.compile("[0-9a-f]{12}|")  # the name of a machine; empty where its writing was killed
 RENEWED_S = 15.0
@@ -193,7 +197,8 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
         remove_runs(directory.partial)
         directory.runs.mkdir(exist_ok=True)
     except OSError as error:
-        raise ParamsError(f"{root}: cannot be written: {error.strerror}") from None
+        where = error.filename if error.errno in IN_THE_WAY else root
+        raise ParamsError(f"{where}: cannot be written: {error.strerror}") from None
 
 
 def check(directory: SweepDir, text: str, discard: bool = False) -> None:

@@ -3,6 +3,7 @@
 What is wrong with them is then said once, and the time of no run includes a download.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ from mptexp.execution.scratch import NoScratch, scratch_folder
 from mptexp.host.project import child_environment
 from mptexp.spec.names import DATASETS, MODELS, TEXTS
 from mptexp.spec.run import Run
+
+ENDS_S = 5.0  # in which a preparation that is to end has put away what it had begun
 
 
 def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
@@ -89,15 +92,38 @@ def _in_a_child(
     parameters = [run.model_dump() for run in runs]
     (scratch / "runs.json").write_text(json.dumps(parameters))
     command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch), *words]
-    output = subprocess.DEVNULL if quiet else None
-    child = subprocess.run(command, env=child_environment(), stdout=output)
+    status = _ended_with(command, subprocess.DEVNULL if quiet else None)
     error, made = scratch / "error.txt", scratch / "identities.json"
     if error.exists():
         raise ParamsError(error.read_text("utf-8"))
-    if child.returncode or not made.exists():
-        raise ParamsError(f"{_prepared(runs)} could not be prepared: {_ended(child.returncode)}")
+    if status or not made.exists():
+        raise ParamsError(f"{_prepared(runs)} could not be prepared: {_ended(status)}")
     known: list[dict[str, Any]] = json.loads(made.read_text())
     return known
+
+
+def _ended_with(command: Sequence[str], output: int | None) -> int:
+    """The exit status of a command that ends with this process, and quietly so.
+
+    A terminal's Ctrl-C reaches this process alone: while Python starts and imports, one of its own
+    would be a traceback.
+    """
+    started = {"env": child_environment(), "stdout": output, "start_new_session": True}
+    with subprocess.Popen(command, **started) as child:
+        try:
+            return child.wait()
+        except BaseException:
+            _end(child)
+            raise
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Ends a process and those that it started; what they have begun they may put away before."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(ENDS_S)
 
 
 def _prepared(runs: Sequence[Run]) -> str:

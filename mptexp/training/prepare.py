@@ -9,6 +9,7 @@ behind FOLDER it prepares nothing: whoever plans is told of a mistake in seconds
 import importlib.util
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
 def main() -> None:
     """Prepares what the folder named on the command line asks for."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is begun is put away
     folder = Path(sys.argv[1])
     try:
         asked = json.loads((folder / "runs.json").read_text())

@@ -301,3 +301,14 @@ def test_a_link_in_place_of_what_was_measured_again_is_refused_before_any_run(li
     place.superseded.touch()
     with pytest.raises(ParamsError, match="superseded: is a file; make it a folder"):
         directory.prepare(place, text)
+
+
+def test_what_is_in_the_way_of_a_sweep_is_named(light, tmp_path):
+    # "out: cannot be written: File exists", of a file in the place of out/runs.
+    place, text = SweepDir(tmp_path / "out"), light({}).read_text()
+    place.root.mkdir()
+    directory.prepare(place, text)
+    place.runs.rmdir()
+    place.runs.touch()
+    with pytest.raises(ParamsError, match="out/runs: cannot be written: File exists"):
+        directory.prepare(place, text)

@@ -84,7 +84,7 @@ def done(program):
 def test_ctrl_c_while_modules_are_imported_is_a_line():
     ended = done(IMPORTING)
     assert (ended.returncode, ended.stdout) == (130, "")
-    assert ended.stderr == "stopped; the same command begins anew\n"
+    assert ended.stderr == "stopped; the same command can be given again\n"
 
 
 def test_the_exit_status_is_ours_wherever_it_came():

@@ -355,6 +355,7 @@ def test_without_colours_a_terminal_shows_the_same_words(environment, words, tmp
 
 def test_compare_fits_80_columns_and_claims_nothing_of_a_sweep_beside_itself(tmp_path):
     wide = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="160").stdout
+    assert mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="0").stdout  # was nothing
     narrow = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="80").stdout
     assert wide.count("(not valid: same measurement; n = 3, 3)") == 5
     assert max(map(len, narrow.splitlines())) <= 80
