@@ -400,12 +400,14 @@ def with_sources(spans: Iterable[Span]) -> Iterator[Span]:
     What autodiff added, such as sums of the gradients of one tensor, is of the one that ended an
     operation last. So is a loose operation within the backward pass: a gradient that somebody wrote
     (`custom_gradient`, TensorFlow's own of swish). After it they are updates, such as averages of
-    weights.
+    weights. What is known to be the backward pass's is of the layer that ended one last.
     """
     known = list(spans)
     named = (s for s in known if s.operation.layer or s.operation.part == "loss")
     sources = sorted(named, key=lambda span: span.end)
     ends = [span.end for span in sources]
+    layers = [span for span in sources if span.operation.layer]
+    layer_ends = [span.end for span in layers]
     starts = {
         part: sorted(span.start for span in known if span.operation.part == part)
         for part in ("forward", "backward")
@@ -419,6 +421,10 @@ def with_sources(spans: Iterable[Span]) -> Iterator[Span]:
             of = sources[place - 1].operation if place else Operation("op", part="other")
             added = span.operation._replace(layer=of.layer, part=of.part)
             yield span._replace(operation=added)
+        elif span.operation.part == "backward" and not span.operation.layer:
+            place = bisect_right(layer_ends, span.start)
+            layer = layers[place - 1].operation.layer if place else ""
+            yield span._replace(operation=span.operation._replace(layer=layer))
         else:
             yield span
 

@@ -165,8 +165,8 @@ class Naming:
         differentiated: outermost names of what has gradients; empty where that is not known.
         loss_layers: layers that do nothing but add to the loss, as far as that is known.
         sums: of sums that autodiff added, by their names, the terms as path:type, as far as known.
-        recomputed: plain names of what stands in no layer and is not the loss's: computed anew in
-            the backward pass, as far as that is known.
+        recomputed: plain names of what stands in no layer and is not the loss's, but the backward
+            pass's: computed anew, or a gradient that somebody wrote; as far as that is known.
     """
 
     optimizers: Collection[str] = ()

@@ -201,3 +201,12 @@ def test_what_autodiff_added_is_of_the_layer_before_it():
     )
     assert (first.operation.layer, first.operation.part) == ("", "other")
     assert last.operation == Operation("op", "norm", "backward", "AddN")
+
+
+def test_what_is_known_to_be_the_backward_pass_s_is_of_a_layer_and_no_loss():
+    anew, loss = Operation("op", "", "backward", "Sinh"), Operation("op", "", "loss", "Mul")
+    layer = Operation("op", "norm", "backward", "Mul")
+    spans = [Span(0, 1, anew), Span(1, 4, layer), Span(4, 5, loss), Span(6, 7, anew)]
+    first, _, _, last = operations.with_sources(spans)
+    assert (first.operation.layer, first.operation.part) == ("", "backward")
+    assert (last.operation.layer, last.operation.part) == ("norm", "backward")
