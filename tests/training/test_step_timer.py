@@ -847,7 +847,7 @@ def test_a_peak_is_of_the_steps_that_reached_it(tmp_path, monkeypatch):
     assert peak("bfloat16", 2**20)[0] is None
     monkeypatch.setattr(StepTimer, "_first", None)
     held, reached = peak("float32", left + 2**26)
-    assert held == reached
+    assert 0 <= reached - held < 2**20  # it is asked for later, and a page may have come to it
     assert peak("float16", left + 2**28)[0] is None  # higher, by what was left behind or its own
 
 
