@@ -70,9 +70,8 @@ class Done(NamedTuple):
 OF_FLOATS = re.compile("_(bf16|f16|f32|f64|half|bfloat16|float|double)", re.IGNORECASE)
 # A compiler leaves much of memory-bound work to libraries; but one compiled metric is no step.
 COMPILED = 0.05
-OVERLAPS = (
-    0.25  # of communication: so much that other work hides is sent while the backward pass runs
-)
+# Of communication: from here what other work hides shows that it is sent in the backward pass.
+OVERLAPS = 0.25
 DONE = {
     "torch.compile": Done(
         re.compile("^triton_|^CompiledFunction|CompiledFxGraph"), "memory", COMPILED
