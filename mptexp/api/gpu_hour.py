@@ -6,7 +6,6 @@ finished runs are kept, and the same command goes on. After every step there is 
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from mptexp.api import archive
 from mptexp.api.archive import INSTRUMENTS
 from mptexp.api.commands import check_backend, installed_backends, open_sweep, writing
 from mptexp.errors import Interrupted, ParamsError, Stopped
+from mptexp.execution import processes
 from mptexp.execution.directory import locked
 from mptexp.host.devices import local_device
 from mptexp.host.files import text as text_of
@@ -312,17 +312,7 @@ def _command(words: Sequence[str], seconds: float, stdout: int | None = None) ->
     try:
         return child.wait(seconds)
     except subprocess.TimeoutExpired:
-        return _interrupted(child)
+        return processes.interrupted(child, ENDING_S)
     except BaseException:
-        _interrupted(child)
+        processes.interrupted(child, ENDING_S)
         raise
-
-
-def _interrupted(child: subprocess.Popen[bytes]) -> int:
-    """Ends a command as Ctrl-C does; a script's background process ignores SIGINT itself."""
-    child.terminate()
-    try:
-        return child.wait(ENDING_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        return child.wait()

@@ -175,7 +175,6 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
         ParamsError: if the directory holds another sweep or something else, or is not writable; if
             a link or a file stands for the folder of what was measured again.
     """
-    root = directory.root
     check(directory, text, discard)
     if difference(directory, text):
         directory.clear()
@@ -197,8 +196,13 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
         remove_runs(directory.partial)
         directory.runs.mkdir(exist_ok=True)
     except OSError as error:
-        where = error.filename if error.errno in IN_THE_WAY else root
+        where = unwritable(directory, error)
         raise ParamsError(f"{where}: cannot be written: {error.strerror}") from None
+
+
+def unwritable(directory: SweepDir, error: OSError) -> Path:
+    """What an error of writing there is about: what is in the way, else the directory."""
+    return Path(error.filename) if error.errno in IN_THE_WAY else directory.root
 
 
 def check(directory: SweepDir, text: str, discard: bool = False) -> None:

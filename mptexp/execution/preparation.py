@@ -3,7 +3,6 @@
 What is wrong with them is then said once, and the time of no run includes a download.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.errors import ParamsError
+from mptexp.execution import processes
 from mptexp.execution.scratch import NoScratch, scratch_folder
 from mptexp.host.project import child_environment
 from mptexp.spec.names import DATASETS, MODELS, TEXTS
@@ -113,17 +113,8 @@ def _ended_with(command: Sequence[str], output: int | None) -> int:
         try:
             return child.wait()
         except BaseException:
-            _end(child)
+            processes.interrupted(child, ENDS_S)
             raise
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends a process and those that it started; what they have begun they may put away before."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(ENDS_S)
 
 
 def _prepared(runs: Sequence[Run]) -> str:

@@ -1,6 +1,8 @@
-"""The processes of a run: how all of them are found and ended, and what memory they take."""
+"""Processes of a run and of a command: how they are found and ended, and what memory they take."""
 
 import os
+import signal
+import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +59,25 @@ def largest_child(pid: int) -> psutil.Process | None:
         return max(psutil.Process(pid).children(), key=resident, default=None)
     except psutil.Error:
         return None
+
+
+def interrupted(child: subprocess.Popen[bytes], seconds: float) -> int:
+    """Ends a process of a session of its own as Ctrl-C does, and what is left of the session.
+
+    A script's background process ignores SIGINT itself.
+
+    Args:
+        seconds: in which it has put away what it had begun; then it is killed.
+
+    Returns:
+        Its exit status.
+    """
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()
 
 
 def resident(process: psutil.Process | None) -> int:

@@ -228,7 +228,7 @@ def _with_others(chosen: Sequence[Planned], job: Job) -> list[Planned]:
 
 
 def _no_room(job: Job, error: OSError) -> Stopped:
-    where = error.filename if error.errno in directory.IN_THE_WAY else job.directory.root
+    where = directory.unwritable(job.directory, error)
     return Stopped(
         f"{where}: no result can be written: {error.strerror or error}; what is "
         "finished is kept; mend this, and the same command goes on"
