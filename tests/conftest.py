@@ -174,7 +174,7 @@ STARTS = re.compile(
     r"|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright"
     r"|jupyter_kernel\.execute|supervisor\.execute|advising\.advise)\("
     r"|forked\.run\((?!\"command)|\breport\.build\(|= mptexp(_anew)?\(\*words"
-    r"|\bmptexp(_anew)?\((?s:.)*\"(run|diagnose|report|publish|advise|doctor)\""
+    r"|\b(mptexp(_anew)?|under)\((?s:.)*\"(run|diagnose|report|publish|advise|doctor)\""
     r"|\"(run|diagnose|advise)\"(?s:.)*\bmptexp\("
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 from mptexp.errors import ParamsError
 from mptexp.traces import counters, json_events, launches, weight_products
 from mptexp.traces.launching_layers import COMPILED, INPUT, MODULE, ON_DEVICE, RANGE, Event
-from mptexp.traces.operations import Operation, Trace, capability
+from mptexp.traces.operations import TO_DEVICE, Operation, Trace, capability
 from mptexp.traces.xla_names import LAYER
 
 # Categories have two sets of names: those of PyTorch 1.8 to 1.12 (`Operator`, `Kernel`, `Runtime`,
@@ -73,6 +73,7 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     trace = launches.of_events(known, models, "PyTorch")
     return replace(
         trace,
+        in_use=tuple(_in_use(known)),
         recorded=_recorded(about, seen) | capability(_properties(about), trace.gpu),
         notes=(*trace.notes, *_backwards(seen), *_unseen(trace, models)),
     )
@@ -189,6 +190,14 @@ def _recorded(about: Mapping[str, Any], seen: Mapping[str, int]) -> dict[str, st
     if isinstance(version, int):
         known["CUDA"] = f"{version // 1000}.{version % 1000 // 10}"
     return known
+
+
+def _in_use(events: Iterable[Event]) -> Iterator[str]:
+    """Of what could be tried, that most of what is copied to the device lies in pinned memory."""
+    sent = [e for e in events if e.kind == "copy" and TO_DEVICE.search(e.name)]
+    pinned = (event.end - event.start for event in sent if "Pinned" in event.name)
+    if sum(pinned) > sum(event.end - event.start for event in sent) / 2:
+        yield "pin_memory"
 
 
 def _refuse_ascend(event: Mapping[str, Any]) -> None:

@@ -150,12 +150,15 @@ def test_gradients_without_a_scope_have_numbers_of_their_own():
 
 @pytest.mark.parametrize("calls", ["", "StatefulPartitionedCall/", "while/body/_12/"])
 def test_what_the_backward_pass_computes_anew_is_no_loss(calls):
-    naming = Naming(["adam"], recomputed={"Roll", "gradient_tape/Roll", "gradient_tape/conv/Back"})
-    paths = {"Roll_3": "Roll", "gradient_tape/Roll_2": "Roll", "gradient_tape/conv_1/Back": "Back"}
+    known = {"Roll", "gradient_tape/Roll", "gradient_tape/conv/Back", "clip_by_value/Minimum"}
+    naming = Naming(["adam"], recomputed=known)
+    paths = {"Roll_3": "Roll", "gradient_tape/Roll_2": "Roll", "gradient_tape/conv_1/Back": "Back",
+             "clip_by_value_2/Minimum": "Minimum"}  # fmt: skip
     for path, op in paths.items():
         made = naming.operation(calls + path, op, "")
         assert (made.layer, made.part) == ("", "backward")
     assert naming.operation(calls + "gradient_tape/Mul_2", "Mul", "").part == "loss"
+    assert naming.operation(calls + "clip_by_value", "Maximum", "").part == "updates"
 
 
 @pytest.mark.parametrize("calls", ["", "StatefulPartitionedCall/", "while/body/_12/"])

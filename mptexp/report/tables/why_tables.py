@@ -112,7 +112,7 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
     layers = f", mostly in {wording.listed(named)}" if named else ""
     parts = []
     if not math.isnan(loss.spent_s):
-        before = f", {milliseconds(loss.baseline_s)} under the baseline"
+        before = f" ({verdict.pair.baseline.policy}: {milliseconds(loss.baseline_s)})"
         before = "" if math.isnan(loss.baseline_s) else before
         spent = milliseconds(loss.spent_s)
         parts.append(f"{loss.cause.spent_on}: {spent}{layers}{before}")

@@ -25,7 +25,8 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "shows no difference.",
     "repeats": "The same comparison measured again in a new block: all policies once, close "
     "together in time, in random order, with a seed of its own.",
-    "not valid": "Measured, but no evidence: the banner on top says why.",
+    "not valid": "Measured, but not evidence: the note beside it or at the top of the page says "
+    "why.",
     "identity not recorded": "The record does not say which code, data, versions and machine a run "
     "had, so that nothing shows two runs to be comparable.",
     "repeats apart": "A policy's times over the times of the same block's other runs differ by "

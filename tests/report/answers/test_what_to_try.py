@@ -60,7 +60,8 @@ def with_kernels(*names, **changes):
 
 
 def device(name, start):
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 20, "ts": start,
+    kind = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+    return {"ph": "X", "cat": kind, "name": name, "pid": 0, "tid": 20, "ts": start,
             "dur": 100, "args": {"device": 0}}  # fmt: skip
 
 
@@ -74,6 +75,10 @@ def test_what_a_trace_shows_to_be_done_is_not_advised():
     assert what_to_try.advice("host", graphed).startswith("a larger batch, torch.compile, fused")
     both = with_kernels("triton_poi_fused_add_gelu_7", graphed=True)
     assert what_to_try.advice("host", both).startswith("a larger batch, fused")
+    for memory, advised in (("Pinned", False), ("Pageable", True)):
+        copy = device(f"Memcpy HtoD ({memory} -> Device)", 1700)
+        copied = recording(lacking=("Pageable",), more=[copy])
+        assert ("pin_memory" in what_to_try.advice("input", copied)) is advised
     for name, advised in (("bf16", False), ("f32", True)):
         sent = with_kernels(f"ncclDevKernel_AllReduce_Sum_{name}_RING_LL(x)")
         assert ("gradients in 16 bits" in what_to_try.advice("communication", sent)) is advised

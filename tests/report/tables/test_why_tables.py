@@ -101,7 +101,7 @@ def test_evidence_is_the_breakdown_of_both_policies_and_what_the_ablations_chang
     proof = Effect(ablations.XLA_ON, GAINS, Contrast(2.4, 2.3, 2.5, 3))
     found = loss("memory", 0.2, proof, baseline_s=0.003)
     assert why_tables.evidence(found, verdict(found)) == (
-        "time breakdown: 2 ms, 3 ms under the baseline; with XLA on: float32 1.20× faster "
+        "time breakdown: 2 ms (float32: 3 ms); with XLA on: float32 1.20× faster "
         "[1.10, 1.30] and mixed_float16 2.50× faster [2.40, 2.60]"
     )
     kept = loss("no tensor cores", 0.2, layers=("conv", "dense"))

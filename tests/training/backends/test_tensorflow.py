@@ -108,6 +108,20 @@ def test_what_is_computed_anew_is_told_from_what_the_loss_adds():
     }
 
 
+def test_clipping_within_a_gradient_is_of_the_backward_pass():
+    # The lie: "clipping of gradients, averages of weights", of what Keras' float8 rounds gradients
+    # with between two layers.
+    layers = [keras.layers.Dense(3), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    for layer in layers:
+        layer.quantize("float8")
+    model.compile(keras.optimizers.SGD(clipvalue=0.5), "mse", jit_compile=False)
+    batch = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+    with profiler.named(model):
+        found = effective_arithmetic.recomputed(tensorflow.graph(model, batch))
+    assert {"clip_by_value", "clip_by_value/Minimum"} <= set(found)
+
+
 def test_layers_that_compute_in_64_bits_are_known_by_the_graph():
     # Statistics in float64 were called memory-bound work: of a trace's operations no type is known.
     class Wide(keras.layers.Layer):
