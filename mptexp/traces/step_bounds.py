@@ -135,12 +135,15 @@ def marked(
     worked = _worked_until(end, busy, (last - begin) / len(kept) * PAUSE)
     ahead = max(last, worked) - end
     runs_ahead = ahead > AHEAD * (end - begin) / len(kept) or _waits(kept, launched)
+    partial = not whole and _filled(kept) < FILLED
+    to_next = adjoining(kept, f"{how}, from one to the next")
+    known = range(len(kept) - partial)
     if runs_ahead and (ran := _run(kept, launched)):
         ahead_of = adjoining(ran, f"{how}, as the device ran them")
-        return explained(replace(ahead_of, on_host=tuple(kept)))
-    if not whole and _filled(kept) < FILLED:
-        to_next = adjoining(kept, f"{how}, from one to the next")
-        return explained(_only(to_next, range(len(kept) - 1)))
+        on_host = to_next.intervals if partial else tuple(kept)
+        return explained(_only(replace(ahead_of, on_host=on_host), known))
+    if partial:
+        return explained(_only(to_next, known))
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
     return explained(adjoining(kept, how))

@@ -139,6 +139,14 @@ def test_marks_that_are_shorter_than_their_steps_do_not_say_when_the_last_one_en
     assert step_bounds.marked(marks[:1], [], "ranges", whole=False).intervals == ((0, 20),)
     filled = [(0, 99), (100, 199), (200, 290)]
     assert len(step_bounds.marked(filled, [], "ranges", whole=False).intervals) == 3
+    # The lie: "a step of 16 ms" of six of 19, of ranges around the optimizer whose host was ahead:
+    # the device had run the optimizer alone of the last one.
+    around = [(10 * n, 10 * n + 2) for n in range(6)]
+    optimizer = [(10 * n, (1000 * n + 900, 1000 * n + 1000)) for n in range(6)]
+    passes = [(10 * n + 5, (1000 * n + 1000, 1000 * n + 1900)) for n in range(5)]
+    made = step_bounds.marked(around, [], "ranges", [*optimizer, *passes], whole=False)
+    assert [round(1e6 * seconds) for seconds in made.seconds()] == 5 * [1000]
+    assert (made.launched, made.how) == ((0, 50), "ranges, as the device ran them")
 
 
 def ahead(syncs, steps_=20, launching=6, device=10):
