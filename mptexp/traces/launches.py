@@ -67,8 +67,9 @@ class _Recorded:
         calls = [(call, event) for event in self.ran if (call := self.host.launch(event))]
         self.launched = [(call.start, (event.start, event.end)) for call, event in calls]
         main = _main_stream(self.ran)
-        of_main = (one for one in calls if one[1].kind != "copy" and one[1].thread == main)
-        self.computed = [(call.start, (event.start, event.end)) for call, event in of_main]
+        kernels = [(c.start, e.thread, (e.start, e.end)) for c, e in calls if e.kind != "copy"]
+        self.kernels = [(at, ran) for at, _, ran in kernels]
+        self.computed = [(at, ran) for at, stream, ran in kernels if stream == main]
         trained = [event for event in self.ran if steps_from_host.of_training(event, self.host)]
         gradients = any(steps_from_host.GRADIENT.search(event.name) for event in trained)
         self.unnamed = gradients or _graphed(self.host, self.ran)
@@ -129,8 +130,12 @@ def _steps(events: Sequence[Event], recorded: _Recorded, late: float) -> Steps:
     """The steps, of a trace whose clocks agree so far that these can be told."""
     awaited, computed = operations.busy(recorded.awaited), recorded.computed
     gradients, graphs = recorded.gradients, recorded.graphs
-    found = steps_from_host.of(events, recorded.spans, computed, awaited, gradients, graphs)
+    found = steps_from_host.of(
+        events, recorded.spans, computed, awaited, gradients, graphs, recorded.kernels
+    )
     _refuse_elsewhere(found, recorded.launched, late)
+    if not recorded.launched and step_bounds.outrun(found, operations.busy(recorded.ran)):
+        raise ParamsError(ELSEWHERE)
     if late > step_bounds.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
     return found

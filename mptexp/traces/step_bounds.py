@@ -29,6 +29,7 @@ REPEATED = "the repetition of its operations"
 WHOLE = "nothing: the whole trace is taken as one step"
 # Of the kinds of kernels, and of their time: how much must repeat as often as the steps do.
 LEAST_KINDS, LEAST_TIME = 0.8, 0.9
+LEAST_AROUND = 0.005  # of their time: so much takes what runs once a step around equal layers
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def marked(
     waited: Sequence[Interval] = (),
     replayed: Sequence[float] = (),
     updated: Sequence[float] = (),
+    beside: Launched = (),
 ) -> Steps:
     """Steps that the host marked; the last one ends when the device has done its work.
 
@@ -115,6 +117,7 @@ def marked(
         trained: when the host began some part of a backward pass, as far as that is known.
         replayed: when it launched a CUDA graph.
         updated: when an optimizer's step began.
+        beside: as `launched`, of all streams: others may go on after the main one has ended.
         whole: whether a mark lasts as long as its step. Of others the last is left out, if they
             are shorter than what lies from one to the next: nothing says when its step ends.
         waited: when the host waited for a batch, as far as that is known.
@@ -139,6 +142,9 @@ def marked(
     to_next = adjoining(kept, f"{how}, from one to the next")
     known = range(len(kept) - partial)
     if runs_ahead and (ran := _run(kept, launched)):
+        began, ended = ran[-1]
+        of_last = (e for at, (_, e) in beside if kept[-1][0] <= at <= end)
+        ran[-1] = began, max([ended, *of_last])
         ahead_of = adjoining(ran, f"{how}, as the device ran them")
         on_host = to_next.intervals if partial else tuple(kept)
         return explained(_only(replace(ahead_of, on_host=on_host), known))
@@ -363,18 +369,29 @@ def repeated(
 def _repetitions(counts: Mapping[Hashable, int], took: Mapping[Hashable, float]) -> int | None:
     """How often nearly all kinds repeat, by how often each ran and how long it took.
 
-    Rather as often as all of them do, where that divides it: layers that are alike are most kinds
-    of a large model's inference.
+    Rather as often as what repeats less often does, where that divides it and takes time: layers
+    that are alike are most kinds of a large model's inference. What ran a few times in all, such as
+    before the first step, decides nothing.
     """
     total = sum(took.values())
     known = sorted({count for count in counts.values() if count > 1}, reverse=True)
+
+    def whole(n: int) -> list[Hashable]:
+        return [kind for kind, count in counts.items() if count % n == 0]
+
+    def share(kinds: Iterable[Hashable]) -> float:
+        return sum(took[kind] for kind in kinds) / total if total else 0.0
+
     for n in known:
-        whole = [kind for kind, count in counts.items() if count % n == 0]
-        share = sum(took[kind] for kind in whole) / total if total else 0.0
-        if len(whole) >= LEAST_KINDS * len(counts) and share >= LEAST_TIME:
-            every = math.gcd(*counts.values())
-            return every if every in known else n
-    return None
+        if len(whole(n)) >= LEAST_KINDS * len(counts) and share(whole(n)) >= LEAST_TIME:
+            break
+    else:
+        return None
+    for fewer in known[known.index(n) + 1 :]:
+        added = {*whole(fewer)} - {*whole(n)}
+        if n % fewer == 0 and share(added) >= LEAST_AROUND:
+            n = fewer
+    return n
 
 
 def _cut(

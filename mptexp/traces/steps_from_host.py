@@ -63,10 +63,12 @@ def of(
     waited: Sequence[Interval],
     gradients: Sequence[float],
     graphs: Sequence[float],
+    beside: Launched = (),
 ) -> Steps:
     """The steps, by the first that there is: marks, the optimizer's steps, what repeats.
 
     Args:
+        launched: kernels, on the stream that computes most; `beside`, on all.
         gradients: when kernels were launched that only a training has.
         graphs: when CUDA graphs were launched, which may hold a backward pass.
     """
@@ -81,9 +83,9 @@ def of(
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
             return step_bounds.marked(
-                marks, busy, how, launched, trained, whole, waited, graphs, updated
+                marks, busy, how, launched, trained, whole, waited, graphs, updated, beside
             )
-    return _unmarked(events, spans, launched, waited)
+    return _unmarked(events, spans, launched, waited, beside)
 
 
 def _unmarked(
@@ -91,6 +93,7 @@ def _unmarked(
     spans: Sequence[Span],
     launched: Launched,
     waited: Sequence[Interval],
+    beside: Launched,
 ) -> Steps:
     """The steps by the optimizer's, or by what repeats."""
     work = [
@@ -109,7 +112,8 @@ def _unmarked(
     how = BY_OPTIMIZER if every == 1 else f"every {every} steps of the optimizer"
     if _began_before(events, pairs):
         pairs, how = pairs[1:], f"{how}{BEGUN_BEFORE}"
-    return step_bounds.marked(pairs, operations.busy(spans), how, launched, waited=waited)
+    busy = operations.busy(spans)
+    return step_bounds.marked(pairs, busy, how, launched, waited=waited, beside=beside)
 
 
 def _train(steps: Steps, spans: Iterable[Span]) -> bool:

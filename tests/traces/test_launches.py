@@ -202,7 +202,8 @@ def test_batches_copied_ahead_on_another_stream_begin_no_step(host_us, behind_us
     # differ"; "a step of 12.5 ms; host and launch overhead 20 %", of 10 without any.
     trace = read(list(prefetched(host_us, behind_us)))
     assert trace.how == "ProfilerStep#N, as the device ran them"
-    assert trace.step_times == pytest.approx([1000e-6] * 5 + [900e-6])
+    # The last one, after which nothing begins, ends with what its gradients were summed by.
+    assert trace.step_times == pytest.approx([1000e-6] * 5 + [980e-6])
     assert rows(trace)["host", ""].seconds < 30e-6
 
 

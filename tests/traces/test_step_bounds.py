@@ -29,6 +29,9 @@ def test_where_the_host_is_far_ahead_a_step_is_what_the_device_ran_of_it():
     assert made.intervals == ((5, 65), (65, 125), (125, 190))
     assert made.how == "marks, as the device ran them"
     assert (made.launched, made.unusual) == ((0, 30), 0)
+    # What another stream goes on with is of the last step too.
+    beside = [(23, (185, 240)), (40, (250, 900))]
+    assert step_bounds.marked(marks, [], "marks", ran, beside=beside).between[1] == 240
     # A device that ran nothing of a mark, or ran them in another order, has no such steps.
     assert step_bounds.marked(marks, [], "marks", ran[:2]).between == (0, 30)
     swapped = [(2, (65, 70)), (12, (5, 60)), (22, (125, 190))]
@@ -78,6 +81,10 @@ def test_layers_that_are_alike_are_no_steps():
     # layers are of many kinds of kernels.
     once = "ef" + "abcdhijklmno" * 32 + "p"
     assert len(step_bounds.repeated(kernels(once * 5)).intervals) == 5
+    # The lie: "120 steps" of five, as one kernel had run once before them, and two of 120, as one
+    # of a log had run twice.
+    assert len(step_bounds.repeated(kernels("i" + once * 5)).intervals) == 5
+    assert len(step_bounds.repeated(kernels(("abcdefgh" * 60 + "x") * 2)).intervals) == 120
 
 
 def test_work_before_the_steps_does_not_hide_them():
