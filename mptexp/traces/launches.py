@@ -48,10 +48,6 @@ NEARLY = 0.9  # of the busiest GPU's work: with so much another one is nearly as
 MOST_SHAPES = 3  # of batches that are named
 SKEW_US = 50.0  # by so much two clocks may differ, unsaid
 CLOCKS = "its device ran at another time than its host launched: the clocks of the two differ"
-ELSEWHERE = (
-    "most of what its host launched in the steps ran outside of them, and nothing tells what of it "
-    "is of which step; trace more steps, and wait for the device after the last one"
-)
 
 
 class _Recorded:
@@ -135,7 +131,7 @@ def _steps(events: Sequence[Event], recorded: _Recorded, late: float) -> Steps:
     )
     _refuse_elsewhere(found, recorded.launched, late)
     if not recorded.launched and step_bounds.outrun(found, operations.busy(recorded.ran)):
-        raise ParamsError(ELSEWHERE)
+        raise ParamsError(step_bounds.RAN_ELSEWHERE)
     if late > step_bounds.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
     return found
@@ -359,7 +355,9 @@ def _refuse_elsewhere(found: Steps, launched: Launched, late: float) -> None:
     ran = [interval for at, interval in launched if first <= at <= last]
     total = sum(e - b for b, e in ran)
     if step_bounds.took_within(ran, begin, end) < LEAST_WITHIN * total:
-        raise ParamsError(CLOCKS if late > SKEW_US or _early_us(launched) else ELSEWHERE)
+        raise ParamsError(
+            CLOCKS if late > SKEW_US or _early_us(launched) else step_bounds.RAN_ELSEWHERE
+        )
 
 
 def _late_us(events: Iterable[Event], launched: Launched) -> float:

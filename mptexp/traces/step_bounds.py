@@ -27,6 +27,10 @@ PAUSE = 0.02  # of a step: a device that rests for longer has come to the end of
 AFTER = 0.05  # of a step: what it goes on for after its function ended, from where it is cut off
 REPEATED = "the repetition of its operations"
 WHOLE = "nothing: the whole trace is taken as one step"
+RAN_ELSEWHERE = (
+    "most of what its host launched in the steps ran outside of them, and nothing tells what of it "
+    "is of which step; trace more steps, and wait for the device after the last one"
+)
 # Of the kinds of kernels, and of their time: how much must repeat as often as the steps do.
 LEAST_KINDS, LEAST_TIME = 0.8, 0.9
 LEAST_AROUND = 0.005  # of their time: so much takes what runs once a step around equal layers
@@ -233,6 +237,12 @@ def outrun(steps: Steps, busy: Sequence[Interval]) -> bool:
     """Whether the device did more work after the steps than within them."""
     begin, end = steps.between
     return sum(e - b for b, e in busy if b >= end) > took_within(busy, begin, end)
+
+
+def goes_on(steps: Steps, busy: Sequence[Interval]) -> bool:
+    """Whether the device goes on after the steps, without a rest, for more than half of one."""
+    end, usual_us = steps.between[1], 1e6 * statistics.median(steps.seconds())
+    return _worked_until(end, busy, PAUSE * usual_us) - end > AHEAD * usual_us
 
 
 def took_within(intervals: Iterable[Interval], begin: float, end: float) -> float:

@@ -314,6 +314,8 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
                 kinds = recognized.repeated(work, first=_first(events), waited=waited)
                 if kinds and kinds.found == len(marks):
                     return kinds
+                if recognized.goes_on(steps, busy):
+                    raise ValueError(recognized.RAN_ELSEWHERE)
             return recognized.ending_with(steps, calls, busy)
     if calls:
         how = Counter(e.name for e in functions).most_common(1)[0][0]

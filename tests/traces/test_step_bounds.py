@@ -38,6 +38,16 @@ def test_where_the_host_is_far_ahead_a_step_is_what_the_device_ran_of_it():
     assert step_bounds.marked(marks, [], "marks", swapped).how == "marks"
 
 
+def test_a_device_that_goes_on_is_told_from_one_that_works_again_after_the_steps():
+    # The lie: "a step of 0.1 ms", of a host that had launched six of 3.85 ms.
+    steps = step_bounds.adjoining([(0, 10), (10, 20)], "marks")
+    behind, again = [(5, 400)], [(5, 20), (100, 900)]
+    assert step_bounds.outrun(steps, behind)
+    assert step_bounds.goes_on(steps, behind)
+    assert step_bounds.outrun(steps, again)
+    assert not step_bounds.goes_on(steps, again)
+
+
 def test_a_step_left_out_is_left_out_on_the_host_too():
     marks = [(0, 10), (10, 20), (20, 30), (30, 40)]
     ran = [(0, (5, 400)), (10, (400, 460)), (20, (460, 520)), (30, (520, 580))]
