@@ -41,7 +41,7 @@ def test_where_the_host_is_far_ahead_a_step_is_what_the_device_ran_of_it():
 def test_a_device_that_goes_on_is_told_from_one_that_works_again_after_the_steps():
     # The lie: "a step of 0.1 ms", of a host that had launched six of 3.85 ms.
     steps = step_bounds.adjoining([(0, 10), (10, 20)], "marks")
-    behind, again = [(5, 400)], [(5, 20), (100, 900)]
+    behind, again = [(5, 18), (18, 200), (200, 400)], [(5, 20), (100, 900)]
     assert step_bounds.outrun(steps, behind)
     assert step_bounds.goes_on(steps, behind)
     assert step_bounds.outrun(steps, again)
