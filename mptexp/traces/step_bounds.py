@@ -266,6 +266,16 @@ def _run(marks: Sequence[Interval], launched: Launched) -> list[Interval] | None
     return spans if spans == sorted(spans) and len({b for b, _ in spans}) == len(spans) else None
 
 
+def until(steps: Steps, others: Sequence[float]) -> Steps:
+    """Steps that end where something else begins, such as an evaluation between two of them."""
+    ordered, ends = sorted(others), [end for _, end in steps.intervals]
+    for n, (begin, end) in enumerate(steps.intervals):
+        place = bisect_right(ordered, begin)
+        ends[n] = min([end, *ordered[place : place + 1]])
+    begins = (begin for begin, _ in steps.intervals)
+    return replace(steps, intervals=tuple(zip(begins, ends, strict=True)))
+
+
 def ending_with(steps: Steps, calls: Sequence[Interval], busy: Sequence[Interval]) -> Steps:
     """Steps that end when the functions called in them and their work on the device have ended.
 

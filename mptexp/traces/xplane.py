@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,13 +310,14 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
         if marks:
             launched = _launched(marks, gpus.get(name, ()))
             steps = recognized.marked(operations.busy(marks), busy, how, launched, waited=waited)
-            if recognized.outrun(steps, busy):
+            steps = recognized.until(steps, _apart(marks, calls, numbered))
+            if name and recognized.outrun(steps, busy):
                 work = _work(_on_gpu(events, gpus[name], naming))
                 kinds = recognized.repeated(work, first=_first(events), waited=waited)
                 if kinds and kinds.found == len(marks):
                     return kinds
-                if recognized.goes_on(steps, busy):
-                    raise ValueError(recognized.RAN_ELSEWHERE)
+            if _are_behind(steps, busy or operations.busy(_on_cpu(events, naming)), numbered):
+                raise ValueError(recognized.RAN_ELSEWHERE)
             return recognized.ending_with(steps, calls, busy)
     if calls:
         how = Counter(e.name for e in functions).most_common(1)[0][0]
@@ -328,6 +330,24 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
     kinds = recognized.repeated(_work(spans), first=_first(events), waited=waited)
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     return kinds or recognized.whole(first, last)
+
+
+def _apart(
+    marks: Sequence[Event], calls: Sequence[Interval], numbered: Iterable[Event]
+) -> list[float]:
+    """When an evaluation began: by its marks, or by calls of Keras's functions in no mark."""
+    ordered = sorted((mark.start, mark.end) for mark in marks)
+    ends = list(accumulate((end for _, end in ordered), max))
+    held = [bisect_right(ordered, (begin, math.inf)) for begin, _ in calls]
+    outside = [b for (b, _), n in zip(calls, held, strict=True) if not n or ends[n - 1] <= b]
+    known = [e.start for e in numbered if EVALUATION.search(e.name) and e not in marks]
+    return known + (outside if len(outside) < len(calls) else [])
+
+
+def _are_behind(steps: Steps, busy: Sequence[Interval], marks: Iterable[Event]) -> bool:
+    """Whether most work of marked steps was done after them; an evaluation's is none of theirs."""
+    evaluated = any(EVALUATION.search(m.name) and m.start >= steps.between[1] for m in marks)
+    return not evaluated and recognized.outrun(steps, busy) and recognized.goes_on(steps, busy)
 
 
 def _first(events: Iterable[Event]) -> float:
