@@ -19,7 +19,7 @@ from mptexp.traces import kernel_names
 from mptexp.traces.operations import IN_LOOP, ON_HOST, PYTHON, TO_DEVICE, Trace
 
 MATRIX = re.compile(
-    r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn(?!_batch_norm)"
+    r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm(?!a)|einsum|cublas|cudnn(?!_batch_norm)"
     r"|^(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|linear|bilinear|mkldnn_linear|_addmm_activation)$"
     r"|attention|_attn_|_rnn$|^(lstm|gru)$",
     re.IGNORECASE,

@@ -32,7 +32,8 @@ WORK = {
     ),
     "casts": re.compile(
         r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
-        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im([23]d)?2col|col2im"
+        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite"
+        r"|(?<!load_)im([23]d)?2col|col2im"
         r"|direct_copy_kernel|rocclr_copy|cast_transpose|castkernel|cast_kernel|convert_(d?q|dkv)"
         r"|convertqgrad|convertdq|b?float\d+\w*_copy_kernel|^cast_gpu_|batched_?transpose"
         r"|transpose_kernel|transpose_nchw|copy_device_to_device|tensor_?reorder"
@@ -51,7 +52,7 @@ WORK = {
         r"|dot_do_o|graddoto|bwdpreprocess|splitkv_combine|reshape_and_cache|memset"
     ),
     "matrix": re.compile(
-        r"xmma|cutlass|nvjet|gemm|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
+        r"xmma|cutlass|nvjet|gemm(?!a(_|\d|$))|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
         r"|fprop|dgrad|wgrad|winograd|[fs]p3asmconv|naive_conv|grouped_conv|depthwise"
         r"|fft[12]d|_fft(_|<|$)|pointwise_mult_and_sum_complex|[shd](\d{3,5})?cudnn_|gcnasmconv"
         r"|cudnn_generated|blockpersist|^cijk_|^bmm_|^wvsplitk|matmul|marlin\w*::marlin"
@@ -111,14 +112,15 @@ def _collective(match: re.Match) -> Kernel:
     """
     if match["atom"]:
         return Kernel(TYPES[match["atom"]], True)
-    text = match.string[match.end("of") :]
-    operands = re.findall(r"(?<![a-z])(bfloat16_t|half_t|float_(?:e4m3|e5m2|e2m1)_t)", text)[:2]
+    text = match.string[match.end("of") :].partition("epilogue")[0]
+    types = r"(?<![a-z])(tfloat32_t|bfloat16_t|half_t|float_(?:e4m3|e5m2|e2m1)_t)"
+    operands = re.findall(types, text)[:2]
     return Kernel(_widest(operands), True)
 
 
 def _widest(operands: Sequence[str]) -> str:
     """The arithmetic of operands that are converted to the widest of them."""
-    width = ("bfloat16", "float16", "float8", "float4")
+    width = ("tf32", "bfloat16", "float16", "float8", "float4")
     return min((TYPES[name] for name in operands), key=width.index, default="unknown")
 
 

@@ -421,10 +421,15 @@ def _cut(
 
     A step's work begins with the first kind of kernel that runs equally often in each. For how long
     the first one waited before, nothing says: for as long as the others, as far as the trace goes.
+    Where that kind does not run equally often after all, as an evaluation's does too, with the
+    first that runs once in each.
     """
-    anchor = next(kind for _, kind in work if counts[kind] % n == 0)
-    every = counts[anchor] // n
-    places = [place for place, (_, kind) in enumerate(work) if kind == anchor][::every]
+    places = _begun(work, next(kind for _, kind in work if counts[kind] % n == 0), n)
+    once = next((kind for _, kind in work if counts[kind] == n), None)
+    if once is not None:
+        ran = [place for place, (_, kind) in enumerate(work) if kind == once]
+        if len({bisect_right(places, place) for place in ran}) < n:
+            places = ran
     begins = [work[place][0][0] for place in places]
     until = list(accumulate((ends for (_, ends), _ in work), max))
     done = [until[place - 1] for place in places[1:]]
@@ -433,6 +438,12 @@ def _cut(
     starts = [min(begins[0], max(first, begins[0] - pause))]
     starts += [min(pair) for pair in zip(begins[1:], done, strict=True)]
     return adjoining([(start, until[-1]) for start in starts], REPEATED)
+
+
+def _begun(work: Sequence[tuple[Interval, Hashable]], anchor: Hashable, n: int) -> list[int]:
+    """Where each of n equal parts of what ran of a kind begins."""
+    places = [place for place, (_, kind) in enumerate(work) if kind == anchor]
+    return places[:: len(places) // n]
 
 
 def whole(begin: float, end: float) -> Steps:

@@ -171,8 +171,22 @@ def _to_next(marks: Sequence[Interval]) -> Steps:
 
 
 def _stepping(events: Iterable[Event]) -> list[Event]:
-    """The steps of optimizers but those that another calls, as one that shards or sums does."""
-    return list(outermost(e for e in events if e.kind == "op" and e.name.startswith(STEPPED)))
+    """The steps of optimizers but those that another calls, as one that shards or sums does.
+
+    Nor those of one parameter each, which a backward pass calls as soon as it has the gradient.
+    """
+    ops = [event for event in events if event.kind == "op"]
+    passes: dict[Any, list[Interval]] = defaultdict(list)
+    for event in outermost(e for e in ops if BACKWARD.search(e.name)):
+        passes[event.thread].append((event.start, event.end))
+
+    def is_called(step: Event) -> bool:
+        of_thread = passes[step.thread]
+        place = bisect_right(of_thread, (step.start, math.inf))
+        return bool(place) and step.end <= of_thread[place - 1][1]
+
+    stepped = outermost(e for e in ops if e.name.startswith(STEPPED))
+    return [step for step in stepped if not is_called(step)]
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:

@@ -143,6 +143,19 @@ DOES = [
     ("void cutlass::device_kernel<GemmUniversal<CollectiveMma<MainloopSm100TmaUmma<4>"
      ", cutlass::float_e4m3_t, cute::tuple<long>, cutlass::float_e4m3_t>, cutlass::bfloat16_t>>",
      "matrix", "float8", True),
+    # The lie: "100 % of the matrix work is in bfloat16", of TF32 with a result in bfloat16.
+    ("void cutlass::device_kernel<GemmUniversal<CollectiveMma<MainloopSm100TmaUmma<4>, "
+     "cutlass::tfloat32_t, cute::tuple<long>, cutlass::tfloat32_t, MMA_Atom<SM100_MMA_TF32_SS<>>>, "
+     "CollectiveEpilogue<Sm100Tma<4>, cutlass::bfloat16_t, cutlass::bfloat16_t>>>", "matrix",
+     "tf32", True),
+    ("void cutlass::device_kernel<GemmUniversal<CollectiveMma<MainloopSm90TmaGmma<4>, float, "
+     "float>, CollectiveEpilogue<cutlass::bfloat16_t, cutlass::bfloat16_t>>>", "matrix",
+     "unknown", True),
+    ("void cutlass::device_kernel<cutlass::conv::kernel::ConvUniversal<cute::SM90_TMA_LOAD_IM2COL, "
+     "cutlass::half_t>>", "matrix", "unknown", None),
+    # The lie: matrix work, of what a model called Gemma adds up.
+    ("_gemma_residual_add_kernel", "", "unknown", None),
+    ("void tensorflow::GemmArray<float>", "matrix", "unknown", None),
     ("_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalIN4cute5tupleIJiiiiEEENS1_10collective"
      "13CollectiveMmaINS1_34MainloopSm90TmaGmmaWarpSpecializedILi4EEENS_6half_tENS_6half_tE",
      "matrix", "float16", True),
