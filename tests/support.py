@@ -296,8 +296,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 # --- synthetic traces of a GPU ----------------------------------------------------------------
 
 
-def gpu_trace(path, events, steps, step_us=1000):
+def gpu_trace(path, events, steps, step_us=1000, mark_us=None):
     """Writes a profiler's trace: marked steps that follow one another, and events on GPU or host.
+
+    A mark lasts as long as its step, or as said.
 
     An event is ("gpu", "host" or "python", name, start, duration, stats); times in microseconds.
     Steps are marked on the thread "python", others work on "host".
@@ -311,7 +313,9 @@ def gpu_trace(path, events, steps, step_us=1000):
     gpu = space.planes.add(name="/device:GPU:0", id=2)
     stream = gpu.lines.add(id=7, name="Stream #7(Kernel)", timestamp_ns=1_000_000)
     for step in range(steps):
-        _event(host, python, "train", step * step_us, step_us, {"step_num": step, "_r": 1})
+        _event(
+            host, python, "train", step * step_us, mark_us or step_us, {"step_num": step, "_r": 1}
+        )
     for where, *event in events:
         plane, line = {"gpu": (gpu, stream), "host": (host, executor), "python": (host, python)}[
             where

@@ -176,19 +176,29 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     """Returns what differs between runs of a sweep that are there and those that would run now.
 
     A sentence for each difference.
-    Nothing is asked where there is no record yet, or no run is due.
+    Nothing is asked where there is no record yet. Where no run is due, only for the source of a
+    model of the user's own: whoever edited it and gives the command again expects its results.
 
     Raises:
-        ParamsError: if data or model cannot be used.
+        ParamsError: if data or model of a run that is due cannot be used.
     """
     from mptexp.analysis import comparability
 
-    due = [p.run for p in remeasuring.chosen(job, only) if p.due]
-    before = comparability.latest(store.read_records(job.directory)[0]) if due else {}
-    runs = {comparability.kind(run.published().model_dump()): run for run in due} if before else {}
+    chosen = remeasuring.chosen(job, only)
+    due = [p.run for p in chosen if p.due]
+    asked = due or [p.run for p in chosen if ":" in p.run.model]
+    before = comparability.latest(store.read_records(job.directory)[0]) if asked else {}
+    runs = {comparability.kind(r.published().model_dump()): r for r in asked} if before else {}
+    try:
+        identities = preparation.identities(list(runs.values()), data_dir)
+    except ParamsError:
+        if due:
+            raise
+        return []
     # As records have it: a variable may name a place below the home directory.
-    known = privacy.scrub(preparation.identities(list(runs.values()), data_dir))
+    known = privacy.scrub(identities)
     differences = comparability.between(before, dict(zip(runs, known, strict=True)))
+    differences = [d for d in differences if due or d.name == "model_source"]
     if not differences:  # nearly always: what forms the sentences is slow to import
         return []
     from mptexp.report.answers import caveats

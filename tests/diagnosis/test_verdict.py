@@ -266,6 +266,9 @@ def test_a_traced_run_that_took_longer_than_the_sweeps_is_of_other_steps():
     found = published("sign-language-100px-cpu").verdicts[1]
     assert found.flags == "trace not of these steps"
     assert "time breakdown not valid: trace not of these steps" in why.sentence(found)
+    # The lie: "every comparison is valid", by `report --check`.
+    (said,) = why.not_valid(published("sign-language-100px-cpu").verdicts)
+    assert said.endswith("(1 of 2 time breakdowns): trace not of these steps.")
 
 
 def test_repeats_of_a_diagnosis_that_lie_apart_prove_no_effect(tmp_path):

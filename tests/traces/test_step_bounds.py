@@ -50,6 +50,13 @@ def test_a_device_that_goes_on_is_told_from_one_that_works_again_after_the_steps
     assert not step_bounds.goes_on(steps, again)
 
 
+def test_what_begins_within_a_step_and_is_none_of_it_ends_it():
+    steps = step_bounds.adjoining([(0, 10), (10, 20), (20, 30)], "marks")
+    made = step_bounds.until(steps, [33, 12, 15, 10])
+    assert made.intervals == ((0, 10), (10, 12), (20, 30))
+    assert step_bounds.until(steps, []) == steps
+
+
 def test_a_step_left_out_is_left_out_on_the_host_too():
     marks = [(0, 10), (10, 20), (20, 30), (30, 40)]
     ran = [(0, (5, 400)), (10, (400, 460)), (20, (460, 520)), (30, (520, 580))]

@@ -43,6 +43,26 @@ def test_a_gpu_step_with_layers_of_tensorflow_and_of_xla(tmp_path):
     assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
 
 
+@pytest.mark.parametrize(
+    "evaluation",
+    [("test", {"step_num": 0, "_r": 1}), ("multi_step_on_iterator", {"tf_function_call": "x"})],
+)
+def test_an_evaluation_between_two_steps_is_of_neither(tmp_path, evaluation):
+    # The lie: "a step of 301 ms" of 130, of Keras with a validation after each epoch.
+    events = [
+        ("gpu", CONV, at, 400, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
+        for at in (0, 500, 1000, 1500, 2000, 2500)
+    ]
+    name, args = evaluation
+    events += [("python", "multi_step_on_iterator", n * 1000 + 10, 900, {}) for n in range(3)]
+    events = [e for e in events if e[2] not in (1010, 1500)] + [("python", name, 1450, 500, args)]
+    events.append(("python", "multi_step_on_iterator", 1010, 390, {}))
+    gpu_trace(tmp_path / "a.xplane.pb", events, 3, mark_us=440)
+    trace = xplane.explain(xplane.of_file(tmp_path / "a.xplane.pb"))
+    assert len(trace.step_times) == 3
+    assert trace.step_times[1] < 500e-6 < trace.step_times[0]
+
+
 # What XLA's profiler writes with a kernel: tf_op is the outermost annotation, name the path that
 # all operations of the instruction have in common, prefix what all names of the module have.
 XLA = {"tf_op": "XlaModule:", "hlo_module": "jit_train_step", "prefix": "jit(train_step)"}

@@ -1,7 +1,7 @@
 """Verdicts for readers: the sentence that answers why, and the tables that support it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,6 +17,7 @@ from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.backends import LABELS as BACKENDS
 from mptexp.spec.run import Run, defaults
 
+BROKEN_DOWN = "time breakdown"  # what flags invalidate of a trace
 NAMED = 3  # causes in a sentence: more are not read
 UNEXPLAINED = 0.03  # of the step: from here a sentence that names causes says so
 # Parameters that a pair's own words name, or that its two runs or its blocks differ in.
@@ -115,7 +116,7 @@ def _explanation(verdict: Verdict) -> str:
         rest = unexplained if verdict.unexplained >= UNEXPLAINED else ""
         return f": {'; then '.join(parts)}{_further(verdict)}{rest}"
     rest = unexplained if verdict.unexplained >= LEAST_SHARE else ""
-    if _doubt(verdict, "time breakdown"):  # which follows: what is not valid excludes no cause
+    if _doubt(verdict, BROKEN_DOWN):  # which follows: what is not valid excludes no cause
         return f": no cause is named{_further(verdict)}"
     certain = " for certain" if verdict.large else ""
     none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step{certain}"
@@ -157,14 +158,22 @@ def says(cause: Cause, backend: str) -> str:
 
 
 def not_valid(verdicts: Sequence[Verdict]) -> list[str]:
-    """A sentence where ablations are not valid; none where all are."""
+    """A sentence where ablations are not valid, and one where time breakdowns are not."""
     effects = [effect for verdict in verdicts for effect in verdict.effects]
-    bad = [effect for effect in effects if not effect.is_valid]
-    if not bad:
-        return []
-    names = wording.not_valid(validity.together(effect.flags for effect in bad))
-    which = f"{len(bad)} of {wording.count(len(effects), 'ablation')}"
-    return [f"**Not valid in the diagnosis** ({which}): {names.partition(': ')[2]}."]
+    bad = [effect.flags for effect in effects if not effect.is_valid]
+    traced = [verdict for verdict in verdicts if verdict.candidate is not None]
+    unlike = [verdict.flags for verdict in traced if _doubt(verdict, BROKEN_DOWN)]
+    return [
+        *_not_valid(bad, len(effects), "ablation", "time"),
+        *_not_valid(unlike, len(traced), BROKEN_DOWN, BROKEN_DOWN),
+    ]
+
+
+def _not_valid(flags: Sequence[str], among: int, noun: str, what: str) -> Iterator[str]:
+    if flags:
+        names = wording.not_valid(validity.together(flags), what).partition(": ")[2]
+        which = f"{len(flags)} of {wording.count(among, noun)}"
+        yield f"**Not valid in the diagnosis** ({which}): {names}."
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -215,7 +224,7 @@ CAUSES = Section(
     "the candidate's own step over that step without these milliseconds; not over the baseline, "
     "whose step a change may make shorter, too.",
     why_tables.cause_rows,
-    "time breakdown",
+    BROKEN_DOWN,
 )
 ABLATIONS = Section(
     "Ablations",
@@ -234,7 +243,7 @@ BREAKDOWN = Section(
     "their time; on a CPU the rows add up to the traced step, and the causes above are scaled to "
     "the timed one.",
     why_tables.breakdown_rows,
-    "time breakdown",
+    BROKEN_DOWN,
     _two_steps,
 )
 LAYERS = Section(
@@ -243,7 +252,7 @@ LAYERS = Section(
     "its bytes at the measured copy bandwidth (the better of both policies'); no more than it took "
     "in the step. Forward and backward.",
     why_tables.layer_rows,
-    "time breakdown",
+    BROKEN_DOWN,
 )
 PEAKS = Section(
     "Measured peak",
