@@ -320,7 +320,7 @@ def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
     """What is lost first, then why, what holds all the same, and what to do."""
     to_do = wording.capitalized(_to_do(flag, tables))
     opening = _opening(flag, runs, of, tables)
-    return " ".join(filter(None, [opening, _holds(tables), f"{to_do}."]))
+    return " ".join(filter(None, [opening, _holds(tables, of_all=runs == of), f"{to_do}."]))
 
 
 def _opening(flag: Flag, runs: int, of: int, tables: Tables) -> str:
@@ -355,10 +355,16 @@ def _covers(first: Counted, other: Counted) -> bool:
     return first[1] == first[2] and {*other[0].invalidates} <= {*first[0].invalidates}
 
 
-def _holds(tables: Tables, findings: Collection[str] = ()) -> str:
+def _rest(left: int, of: int, of_all: bool) -> str:
+    runs = wording.count(of, "run")
+    return f"{left} of {runs}" if of_all else f"the other {wording.count(left, 'run')}"
+
+
+def _holds(tables: Tables, findings: Collection[str] = (), of_all: bool = False) -> str:
     """What of the answer no flag takes from any run, but for those that the answer speaks of.
 
-    And of how many other runs what some take: `memory; step times of the other 21 runs`.
+    And of how many other runs what some take: `memory; step times of the other 21 runs`, or `of 21
+    of 22 runs` where it was all of which something was said.
     """
     cells = tables.ok["flags"]
     quantized = any(record.get("quantized") for record in tables.records)
@@ -374,7 +380,7 @@ def _holds(tables: Tables, findings: Collection[str] = ()) -> str:
     }
     kept = _named([what for what in known if not lost[what]], tables)
     others = [
-        f"{name} of the other {wording.count(len(cells) - lost[what], 'run')}"
+        f"{name} of {_rest(len(cells) - lost[what], len(cells), of_all)}"
         for what in known
         for name in _named([what], tables)
         if 0 < lost[what] < len(cells)
@@ -442,7 +448,8 @@ def changed(directory: str, differences: Sequence[Difference]) -> list[str]:
 def unlike(first: str, differences: Mapping[str, Sequence[Difference]]) -> list[str]:
     """A line of text for each difference between merged directories."""
     return [
-        f"{first} and {name} differ in {difference(one, str)}: their runs form no ratio"
+        f"{first} and {name} differ in {difference(one, str)}: runs of the one form no ratio with "
+        "runs of the other"
         for name, several in differences.items()
         for one in several
     ]
