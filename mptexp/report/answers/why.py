@@ -139,8 +139,9 @@ def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
     took = wording.digits(loss.seconds * 1e3)
     where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
     changes = [(one.ablation.label(backend), one) for one in loss.effects]
+    base = f"{wording.default_name(verdict.pair.baseline.policy)} with it"
     proof = [
-        f"with {wording.verbatim(name)} it is {gain(one.speedup, one.flags)}"
+        f"with {wording.verbatim(name)} it is {between(one.speedup, one.flags, base)}"
         for name, one in changes
         if one.speedup
     ]

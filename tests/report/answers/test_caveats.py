@@ -337,7 +337,7 @@ def test_what_holds_is_what_no_flag_takes_from_any_run():
     busy, untrained = caveats.sentences(tables(made))
     assert "were at work (interference). Still valid: memory; step times of the" in busy
     assert "(not trained)" in untrained
-    assert "Still valid: memory; step times of the other 3 runs." in untrained
+    assert "Still valid: memory; step times of 3 of 6 runs." in untrained
 
 
 def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
