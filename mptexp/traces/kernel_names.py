@@ -270,6 +270,7 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
     (r"gemv|dot_kernel|gemmsn_|gemmk1_|depthwise", _by_argument),
     (r"(?:convolve|magma)_(?P<letter>[shd])gemm", _by_letter),
     (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),
+    (r"(?:vector|regular)_fft.*double", lambda _: Kernel("float64", False)),
     (r"winograd|fft[12]d|pointwise_mult_and_sum_complex|(?:vector|regular)_fft", _float32),
     (r"(?:dgrad|wgrad)\w*_engine\w*<|_engineif", _float32),
     (r"(?:conv|dgrad|wgrad)2d_grouped_direct|(?:dgrad|wgrad)2d_alg1", _by_argument),

@@ -153,6 +153,8 @@ DOES = [
      "unknown", True),
     ("void cutlass::device_kernel<cutlass::conv::kernel::ConvUniversal<cute::SM90_TMA_LOAD_IM2COL, "
      "cutlass::half_t>>", "matrix", "unknown", None),
+    ("void vector_fft<256u, EPT<16u>, 8u, 32u, (padding_t)1, (twiddle_t)0, unsigned int, double>",
+     "matrix", "float64", False),
     # The lie: matrix work, of what a model called Gemma adds up.
     ("_gemma_residual_add_kernel", "", "unknown", None),
     ("void tensorflow::GemmArray<float>", "matrix", "unknown", None),
