@@ -316,7 +316,7 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
                 kinds = recognized.repeated(work, first=_first(events), waited=waited)
                 if kinds and kinds.found == len(marks):
                     return kinds
-            if _are_behind(steps, busy or operations.busy(_on_cpu(events, naming)), numbered):
+            if _are_behind(steps, busy or _crossing(steps, _on_cpu(events, naming)), numbered):
                 raise ValueError(recognized.RAN_ELSEWHERE)
             return recognized.ending_with(steps, calls, busy)
     if calls:
@@ -348,6 +348,15 @@ def _are_behind(steps: Steps, busy: Sequence[Interval], marks: Iterable[Event]) 
     """Whether most work of marked steps was done after them; an evaluation's is none of theirs."""
     evaluated = any(EVALUATION.search(m.name) and m.start >= steps.between[1] for m in marks)
     return not evaluated and recognized.outrun(steps, busy) and recognized.goes_on(steps, busy)
+
+
+def _crossing(steps: Steps, spans: Iterable[Span]) -> list[Interval]:
+    """When a CPU worked; never where none of its operations outlasts the steps.
+
+    Others that follow them may be of steps without marks, for a CPU keeps most hosts waiting.
+    """
+    busy, end = operations.busy(spans), steps.between[1]
+    return busy if any(b < end < e for b, e in busy) else []
 
 
 def _first(events: Iterable[Event]) -> float:
