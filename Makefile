@@ -1,5 +1,5 @@
 # make quickstart   a first report, from nothing;  make lab   JupyterLab
-# make check  what needs no Jupyter kernel, browser or training: some three minutes on 2 cores
+# make check  what needs no Jupyter kernel, browser or training: five to eight minutes on 2 cores
 # make test   all checks
 # make soak   200 runs while kernels, workers and sweeps are killed at random, and commands while
 #   they write; 500 forks of a process with a framework; other random values; 10,000 damaged params

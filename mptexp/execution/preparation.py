@@ -15,6 +15,7 @@ from typing import Any
 from mptexp.errors import ParamsError
 from mptexp.execution import processes
 from mptexp.execution.scratch import NoScratch, scratch_folder
+from mptexp.host import interrupt
 from mptexp.host.project import child_environment
 from mptexp.spec.names import DATASETS, MODELS, TEXTS
 from mptexp.spec.run import Run
@@ -109,12 +110,15 @@ def _ended_with(command: Sequence[str], output: int | None) -> int:
     would be a traceback.
     """
     started = {"env": child_environment(), "stdout": output, "start_new_session": True}
-    with subprocess.Popen(command, **started) as child:
-        try:
-            return child.wait()
-        except BaseException:
+    child = None
+    try:
+        with interrupt.held():  # else one while it starts would leave it, known to nobody
+            child = subprocess.Popen(command, **started)
+        return child.wait()
+    except BaseException:
+        if child:
             processes.interrupted(child, ENDS_S)
-            raise
+        raise
 
 
 def _prepared(runs: Sequence[Run]) -> str:
