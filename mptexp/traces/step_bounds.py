@@ -426,10 +426,9 @@ def _cut(
     """
     places = _begun(work, next(kind for _, kind in work if counts[kind] % n == 0), n)
     once = next((kind for _, kind in work if counts[kind] == n), None)
-    if once is not None:
-        ran = [place for place, (_, kind) in enumerate(work) if kind == once]
-        if len({bisect_right(places, place) for place in ran}) < n:
-            places = ran
+    ran = places if once is None else _begun(work, once, n)
+    if len({bisect_right(places, place) for place in ran}) < n:
+        places = ran
     begins = [work[place][0][0] for place in places]
     until = list(accumulate((ends for (_, ends), _ in work), max))
     done = [until[place - 1] for place in places[1:]]

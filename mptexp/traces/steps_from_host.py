@@ -176,8 +176,12 @@ def _stepping(events: Iterable[Event]) -> list[Event]:
     Nor those of one parameter each, which a backward pass calls as soon as it has the gradient.
     """
     ops = [event for event in events if event.kind == "op"]
+    stepped = list(outermost(e for e in ops if e.name.startswith(STEPPED)))
+    if not stepped:
+        return []
+    names = {name for name in {e.name for e in ops} if BACKWARD.search(name)}
     passes: dict[Any, list[Interval]] = defaultdict(list)
-    for event in outermost(e for e in ops if BACKWARD.search(e.name)):
+    for event in outermost(e for e in ops if e.name in names):
         passes[event.thread].append((event.start, event.end))
 
     def is_called(step: Event) -> bool:
@@ -185,7 +189,6 @@ def _stepping(events: Iterable[Event]) -> list[Event]:
         place = bisect_right(of_thread, (step.start, math.inf))
         return bool(place) and step.end <= of_thread[place - 1][1]
 
-    stepped = outermost(e for e in ops if e.name.startswith(STEPPED))
     return [step for step in stepped if not is_called(step)]
 
 

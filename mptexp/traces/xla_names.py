@@ -200,7 +200,7 @@ class Naming:
             return "loss" if self._sums_a_loss(added["sum"]) else AUTODIFF
         if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
-        if is_update(path):
+        if UPDATES.match(_outermost(path)):
             return "backward" if plain(path) in self.recomputed else "updates"
         scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
         named = words & {"compile_loss", "compile_metrics"}
@@ -284,11 +284,6 @@ def _pass(path: str, below: str) -> str:
         return "loop"
     backward = re.search(r"(^|/)gradient(_tape|s)/|transpose\(", path)
     return "backward" if backward else "forward"
-
-
-def is_update(path: str) -> bool:
-    """Whether an operation is of what works on all gradients or weights beside the optimizer."""
-    return bool(UPDATES.match(_outermost(path)))
 
 
 def _adds_to_loss(path: str, op: str) -> bool:
