@@ -6,7 +6,6 @@ finished runs are kept, and the same command goes on. After every step there is 
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -303,16 +302,6 @@ def _why_nothing(statuses: Sequence[int]) -> str:
 
 def _command(words: Sequence[str], seconds: float, stdout: int | None = None) -> int:
     """The exit status of one of mptexp's commands; at the deadline it is interrupted."""
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-c", DIES_WITH_PARENT, sys.executable, "-m", "mptexp", *words],
-        env=child_environment(),
-        stdout=stdout,
-        start_new_session=True,
-    )
-    try:
-        return child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return processes.interrupted(child, ENDING_S)
-    except BaseException:
-        processes.interrupted(child, ENDING_S)
-        raise
+    dying = [sys.executable, "-I", "-c", DIES_WITH_PARENT]
+    command = [*dying, sys.executable, "-m", "mptexp", *words]
+    return processes.ended_with(command, ENDING_S, seconds, env=child_environment(), stdout=stdout)

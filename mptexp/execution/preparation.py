@@ -15,7 +15,6 @@ from typing import Any
 from mptexp.errors import ParamsError
 from mptexp.execution import processes
 from mptexp.execution.scratch import NoScratch, scratch_folder
-from mptexp.host import interrupt
 from mptexp.host.project import child_environment
 from mptexp.spec.names import DATASETS, MODELS, TEXTS
 from mptexp.spec.run import Run
@@ -93,7 +92,9 @@ def _in_a_child(
     parameters = [run.model_dump() for run in runs]
     (scratch / "runs.json").write_text(json.dumps(parameters))
     command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch), *words]
-    status = _ended_with(command, subprocess.DEVNULL if quiet else None)
+    # Of a session of its own: a terminal's Ctrl-C while Python starts would be a traceback.
+    output = subprocess.DEVNULL if quiet else None
+    status = processes.ended_with(command, ENDS_S, env=child_environment(), stdout=output)
     error, made = scratch / "error.txt", scratch / "identities.json"
     if error.exists():
         raise ParamsError(error.read_text("utf-8"))
@@ -101,24 +102,6 @@ def _in_a_child(
         raise ParamsError(f"{_prepared(runs)} could not be prepared: {_ended(status)}")
     known: list[dict[str, Any]] = json.loads(made.read_text())
     return known
-
-
-def _ended_with(command: Sequence[str], output: int | None) -> int:
-    """The exit status of a command that ends with this process, and quietly so.
-
-    A terminal's Ctrl-C reaches this process alone: while Python starts and imports, one of its own
-    would be a traceback.
-    """
-    started = {"env": child_environment(), "stdout": output, "start_new_session": True}
-    child = None
-    try:
-        with interrupt.held():  # else one while it starts would leave it, known to nobody
-            child = subprocess.Popen(command, **started)
-        return child.wait()
-    except BaseException:
-        if child:
-            processes.interrupted(child, ENDS_S)
-        raise
 
 
 def _prepared(runs: Sequence[Run]) -> str:

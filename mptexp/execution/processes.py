@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
-from mptexp.host import control_groups
+from mptexp.host import control_groups, interrupt
 
 MARK = "MPTEXP_RUN_DIR"  # in the environment of every process of a run: the run's folder
 TAIL = 16_384  # bytes that are kept of the output of a run's processes
@@ -61,7 +62,29 @@ def largest_child(pid: int) -> psutil.Process | None:
         return None
 
 
-def interrupted(child: subprocess.Popen[bytes], seconds: float) -> int:
+def ended_with(
+    command: Sequence[str], ends_s: float, seconds: float | None = None, **started: Any
+) -> int:
+    """The exit status of a command in a session of its own, which ends with this process.
+
+    Args:
+        ends_s: seconds in which it has put away what it had begun; then it is killed.
+        seconds: after which it is interrupted.
+        started: as `subprocess.Popen` takes it.
+    """
+    child = None
+    try:
+        with interrupt.held():  # else Ctrl-C while it starts would leave it, known to nobody
+            child = subprocess.Popen(command, start_new_session=True, **started)
+        return child.wait(seconds)
+    except BaseException as error:
+        status = _interrupted(child, ends_s) if child else 0
+        if isinstance(error, subprocess.TimeoutExpired):
+            return status
+        raise
+
+
+def _interrupted(child: subprocess.Popen[bytes], seconds: float) -> int:
     """Ends a process of a session of its own as Ctrl-C does, and what is left of the session.
 
     A script's background process ignores SIGINT itself.
