@@ -3,6 +3,7 @@
 Imports of what is heavy are inside the functions, so that help is immediate.
 """
 
+import gc
 import importlib
 import sys
 from contextlib import suppress
@@ -34,4 +35,5 @@ def main() -> None:
     if stdout.lost is not told:
         err().print(f"[bold red]error[/] {stdout.lost}")
         status = 1
+    gc.freeze()  # else Python looks through all that is held here, as it ends
     sys.exit(status)

@@ -193,6 +193,7 @@ class Kernel:
         """Lets it execute `python -m MODULE ARGUMENTS`, of which only the module matters."""
         request = {"words": command[command.index("-m") + 1 :], "cwd": cwd}
         self.channel.sendall(json.dumps({**request, "environment": {**environment}}).encode())
+        self.channel.shutdown(socket.SHUT_RDWR)  # closed, it may be open in another fork
         self.channel.close()
 
     def poll(self) -> int | None:

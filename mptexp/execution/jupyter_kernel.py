@@ -40,14 +40,20 @@ def spare() -> None:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
+def can_fork() -> bool:
+    """Whether this process can be forked: on Linux, without other threads, without a framework."""
+    alone = threading.active_count() == 1
+    return sys.platform == "linux" and alone and not FRAMEWORKS & {*sys.modules}
+
+
 def forked() -> "Kernel | None":
     """A Jupyter kernel forked from this process: it has what is imported and loaded here.
 
-    None where forking is not safe: not on Linux, with other threads, with a framework; and where
-    this process imports from its working directory, as no kernel does.
+    None where forking is not safe, and where this process imports from its working directory, as no
+    kernel does.
     """
     foreign = not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()])
-    if sys.platform != "linux" or foreign or FRAMEWORKS & {*sys.modules}:
+    if foreign or not can_fork():
         return None
     spare()
     import ipykernel.ipkernel
@@ -56,7 +62,7 @@ def forked() -> "Kernel | None":
 
     from mptexp.execution import fork_server
 
-    if threading.active_count() > 1:
+    if not can_fork():  # what was imported has started a thread
         return None
     gc.collect()
     gc.freeze()  # what is shared is looked through by no collection in the kernel

@@ -22,9 +22,10 @@ RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
 PARTS = ("search", "diagnosis", "trial")  # sweeps of their own within a sweep
 PARAMS = "params.yaml"
 MARKER = "sweep.json"
+SUMS = "SHA256SUMS"
 # The files beside the runs; the marker last, by which what is left of an interruption is known.
 WRITTEN = (PARAMS, "index.html", "results.csv", "history.csv", "speedups.csv")
-WRITTEN += ("accuracy.csv", "table.md", "answer.svg", "speedup.svg", "share.png", MARKER)
+WRITTEN += ("accuracy.csv", "table.md", "answer.svg", "speedup.svg", "share.png", SUMS, MARKER)
 
 
 @dataclass(frozen=True)

@@ -213,8 +213,8 @@ def _refuse_false_report(sweep: MeasuredSweep) -> None:
     index, made = sweep.directory.index, "`mptexp report` makes it"
     if not index.is_file() or index.is_symlink():
         raise ParamsError(f"{index}: there is no report, which MLflow gets too: {made}")
-    for file in data_files.contradicted(sweep):
-        raise ParamsError(f"{file}: is not what the records give: {made} again")
+    for file, what in data_files.wrong(sweep).items():
+        raise ParamsError(f"{file}: {what.partition(',')[0]}: {made} again")
 
 
 def _log_report(client: "MlflowClient", sweep: MeasuredSweep, run: str) -> None:

@@ -230,7 +230,8 @@ CAUSES = Section(
 ABLATIONS = Section(
     "Ablations",
     "Each is a run with a record of its own, compared within its block with a run whose identity "
-    "agrees but for the change; per image. *With it*: beside the same policy without the change. "
+    "agrees but for the change, by the time that an example takes. *With it*: beside the same "
+    "policy without the change. "
     "Intervals hold for all rows together; what the sweep itself compares keeps its interval. "
     "*n* = 1: it took longer in the first block, and was not repeated; one block proves nothing. "
     "*Excluded*: gains that the interval rules out where it shows none.",
@@ -250,8 +251,9 @@ BREAKDOWN = Section(
 LAYERS = Section(
     "Layers",
     "*At best*, by valid peaks: what the layer takes alone at its own shapes (with a kernel), or "
-    "its bytes at the measured copy bandwidth (the better of both policies'); no more than it took "
-    "in the step. Forward and backward.",
+    "its bytes at the measured copy bandwidth (the better of both policies'), but no more than it "
+    "took: where the two are equal, it took no longer in the step than alone. Forward and "
+    "backward.",
     why_tables.layer_rows,
     BROKEN_DOWN,
 )
@@ -260,11 +262,13 @@ PEAKS = Section(
     "Measured on this device through this backend, the best of several tries; in brackets, where "
     "it is known, the share of the published peak (published.csv). MFU: arithmetic of the model's "
     "step, from its shapes, over that of a large matrix product in the same type; of the matrix "
-    "work, over its own time alone. Least traffic: "
+    "work, over its own time alone (–: no time by layer is known, or it is above that product's "
+    "rate, as of arrays that stay in a cache). Least traffic: "
     "inputs, outputs and weights, each once per pass. A dot may lie above its roof: libraries skip "
     "arithmetic on padding, which shapes count, and small arrays stay in a cache, which a large "
     "copy does not. *No valid peak*: a step does more arithmetic than was measured at the peak, as "
-    "where other programs ran meanwhile; then there is no roof, and no bound by layer.",
+    "where other programs ran meanwhile; then there is no roof, and no bound by layer. *Tracing "
+    "slowed the step*: against steps of the same run before its trace.",
     why_tables.peak_rows,
 )
 ARITHMETIC = Section(

@@ -22,13 +22,14 @@ from mptexp.report.answers import (
 from mptexp.report.figures import output, style
 from mptexp.report.figures.all_figures import SweepFigure
 from mptexp.report.measured_sweep import MeasuredSweep
-from mptexp.report.pages import check_statements, first_screen_html
+from mptexp.report.pages import check_statements, checksums, first_screen_html
 from mptexp.report.tables import number_tables, summary_tables, text_tables
 from mptexp.report.text import wording
 
 ROUNDING = 1e-6  # relative
 TABLES = ("results", "history", "speedups")
 SOME = ("accuracy.csv", "table.md", "answer.svg")  # that not every report has
+WRITTEN = ("index.html", *(f"{name}.csv" for name in TABLES), *SOME)
 ADDED = ("finding",)  # columns that a CSV file of an earlier version lacks
 QUOTED = 120  # letters of what is said to be false
 
@@ -85,11 +86,17 @@ def _drawn(figure: SweepFigure) -> tuple[str, str]:
 
 
 def out_of_step(sweep: MeasuredSweep) -> list[str]:
-    """A sentence in Markdown for each file of `contradicted`."""
+    """A sentence in Markdown for each file of `wrong`."""
     return [
-        f"{file}: is not what the records give{where}: `mptexp report` makes it again"
-        for file, where in contradicted(sweep).items()
+        f"{file}: {what}: `mptexp report` makes it again" for file, what in wrong(sweep).items()
     ]
+
+
+def wrong(sweep: MeasuredSweep) -> dict[Path, str]:
+    """The files of a report that are not the records', or not as they were written, and how."""
+    false = contradicted(sweep).items()
+    said = {file: f"is not what the records give{where}" for file, where in false}
+    return dict(checksums.edited(sweep.directory.root, WRITTEN)) | said
 
 
 def contradicted(sweep: MeasuredSweep) -> dict[Path, str]:

@@ -3,8 +3,8 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
-from functools import cache
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
 
 from mptexp.errors import Stopped
@@ -15,8 +15,9 @@ from mptexp.host.project import user_cache
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured_sweep
+from mptexp.report.figures import all_figures, drawn_ahead
 from mptexp.report.measured_sweep import MeasuredSweep
-from mptexp.report.pages import data_files, first_screen_html, rendering
+from mptexp.report.pages import checksums, data_files, first_screen_html, rendering
 from mptexp.report.tables import text_tables
 
 MOST_BYTES = (
@@ -42,16 +43,37 @@ def build(
         beside: the same of reports on the same network.
     """
     directory = sweep.directory
-    data_files.write(sweep)
-    for place in (directory, directory.diagnosis):
-        _render_runs(place, directory.index)
+    checksums.remove(directory.root)
     jupyter_kernel.spare()
-    # Before the fork: what it computes, both have.
-    card = first_screen_html.card(sweep) | dict(shared or {})
-    with measured_sweep.handed(sweep):
+    with scratch_folder() as scratch, _drawing(sweep, scratch):
+        data_files.write(sweep)
+        for place in (directory, directory.diagnosis):
+            _render_runs(place, directory.index)
+        # Before the notebook's fork: what it computes, both have.
+        card = first_screen_html.card(sweep) | dict(shared or {})
+        executed = _executed(sweep, notebook, scratch)
+        page = rendering.report_page(executed, first_screen_html.title(sweep), card, up, beside)
+    store.write_text(directory.index, page)
+    checksums.write(directory.root, data_files.WRITTEN)
+    return directory.index
+
+
+def _drawing(sweep: MeasuredSweep, folder: Path) -> AbstractContextManager[None]:
+    """Draws the figures of the page beside what else is done within, where there may be a fork."""
+    figures = partial(all_figures.figures, sweep)
+    return drawn_ahead.drawing(figures, folder) if jupyter_kernel.can_fork() else nullcontext()
+
+
+def _executed(sweep: MeasuredSweep, notebook: Path, scratch: Path) -> Path:
+    """The notebook of a report, executed.
+
+    Raises:
+        Stopped: where it cannot be.
+    """
+    directory, executed = sweep.directory, scratch / "executed.ipynb"
+    with measured_sweep.handed(sweep), drawn_ahead.into(scratch):
         kernel = jupyter_kernel.forked()
-    with scratch_folder() as scratch, kernel or nullcontext():
-        executed = scratch / "executed.ipynb"
+    with kernel or nullcontext():
         parameters = {"sweep_dir": str(directory.root.resolve())}
         # Not in the working folder: matplotlib alone takes settings from a file there.
         try:
@@ -63,9 +85,7 @@ def build(
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
             why = endings.of_error(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
-        page = rendering.report_page(executed, first_screen_html.title(sweep), card, up, beside)
-    store.write_text(directory.index, page)
-    return directory.index
+    return executed
 
 
 def _render_runs(place: SweepDir, index: Path) -> None:

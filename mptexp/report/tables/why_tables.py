@@ -103,7 +103,9 @@ def _remedies(loss: Loss, verdict: Verdict) -> str:
         f"{text} (measured: {gain(over)})" if over else text
         for text, over in verdict.remedies(loss)
     ]
-    return "; ".join(texts) or "what is known was measured, or is done already"
+    return (
+        "; ".join(texts) or "nothing more: what is known to help was measured, or is done already"
+    )
 
 
 def evidence(loss: Loss, verdict: Verdict) -> str:

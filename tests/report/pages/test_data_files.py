@@ -6,7 +6,7 @@ from builders import published, record, tables, three
 
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.measured_sweep import MeasuredSweep
-from mptexp.report.pages import data_files, first_screen_html
+from mptexp.report.pages import checksums, data_files, first_screen_html
 from mptexp.report.tables import text_tables
 
 
@@ -111,6 +111,27 @@ def test_what_was_edited_in_page_or_figure_is_named(reported, what):
     path.write_text(text.replace(before, after))
     (said,) = data_files.out_of_step(reported)
     assert said.startswith(f"{path}: is not what the records give, where it says “")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [("index.html", "Policy", "Device"), ("table.md", "ms per step", "s per step")],
+)
+def test_what_was_edited_beyond_its_claims_is_named_by_its_checksum(reported, name, before, after):
+    checksums.write(reported.directory.root, data_files.WRITTEN)
+    path = reported.directory.root / name
+    path.write_text(path.read_text().replace(before, after))
+    assert data_files.contradicted(reported) == {}
+    said = f"{path}: was edited after its report was made: `mptexp report` makes it again"
+    assert data_files.out_of_step(reported) == [said]
+
+
+def test_what_the_records_contradict_is_said_rather_than_that_it_was_edited(reported):
+    checksums.write(reported.directory.root, data_files.WRITTEN)
+    path = reported.directory.root / "speedups.csv"
+    path.write_text(path.read_text().replace("float32", "float64", 1))
+    (said,) = [s for s in data_files.out_of_step(reported) if s.startswith(str(path))]
+    assert "is not what the records give" in said
 
 
 def test_a_page_of_another_version_or_notebook_is_not_false_by_that(reported):
