@@ -49,17 +49,19 @@ def drawing(figures: Callable[[], Iterable["SweepFigure"]], folder: Path) -> Ite
     process = multiprocessing.get_context("fork").Process(
         target=_draw, args=(figures, folder), daemon=True
     )
-    with interrupt.held():  # Ctrl-C reaches both: there it would print a traceback
-        process.start()
     try:
+        # Ctrl-C reaches both: that process keeps what is held here. Where no more are allowed, the
+        # notebook draws all.
+        with interrupt.held(), suppress(OSError):
+            process.start()
         yield
     finally:
-        process.kill()
-        process.join()
+        if process.pid:
+            process.kill()
+            process.join()
 
 
 def _draw(figures: Callable[[], Iterable["SweepFigure"]], folder: Path) -> None:
-    interrupt.ignore()
     with open(os.devnull, "w") as nothing:  # a warning is the notebook's to tell, and once
         for number in (1, 2):
             os.dup2(nothing.fileno(), number)
