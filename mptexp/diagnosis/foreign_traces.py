@@ -61,7 +61,7 @@ UNMARKED_PRODUCTS = 1.3  # the same where nothing says how many steps a trace ho
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
 NO_LAYER = ("optimizer", "loss", "loss scaling", "updates")  # parts with a name, but no layer
 # Types by how few bits a product keeps of its operands.
-FEWER_BITS = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2, "bfloat16": 2, "float8": 3}
+FEWER_BITS = {"float64": -1, "float32": 0, "tf32": 1, "float16": 2, "bfloat16": 2, "float8": 3}
 FEWER_BITS |= {"int8": 3, "float4": 4}
 # Causes whose work moves bytes, of which 16 bits have half as many; and collectives that send 16.
 HALVED = ("memory", "casts", "communication", "copies", "loads", "loss", "random")
@@ -218,7 +218,7 @@ class Recording:
         if total < MOST:
             return None
         bits = known.type.map(FEWER_BITS)
-        return max(n for n in {0, *bits} if float(known.share[bits >= n].sum()) > MOST * total)
+        return max(n for n in {*bits} if float(known.share[bits >= n].sum()) > MOST * total)
 
     @property
     def best(self) -> float:

@@ -281,8 +281,8 @@ def _at_best(recording: Recording, name: str, measured: float = 0.0) -> str:
             nothing.
     """
     precision = recording.precision
-    if precision is not None and precision >= FEWER_BITS["float16"]:
-        return ""
+    if precision not in (None, FEWER_BITS["float32"], FEWER_BITS["tf32"]):
+        return ""  # in 16 bits or fewer already, or in 64, of which 16 are not half
     if hiding := recording.hiding:
         reasons = [HIDING[cause].format(share=percent(share)) for cause, share in hiding.items()]
         return (

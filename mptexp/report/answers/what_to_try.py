@@ -105,10 +105,11 @@ BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Q
 # Before Tensor Cores only these multiply faster in 16 bits.
 TWICE_IN_16_BITS = ((5, 3), (6, 0), (6, 2))
 NO_FASTER = "a smaller or sparser model: this GPU multiplies no faster in 16 bits"
-IN_16_BITS = FEWER_BITS["float16"]
+IN_16_BITS, IN_64_BITS = FEWER_BITS["float16"], FEWER_BITS["float64"]
 MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None where unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
     "sparser model",
+    IN_64_BITS: "float32, where its digits suffice; then fewer bits; a smaller or sparser model",
     FEWER_BITS["float32"]: f"16 bits{TF32}; a smaller or sparser model",
     FEWER_BITS["tf32"]: "16 bits in place of TF32; a smaller or sparser model",
     IN_16_BITS: "it is in few bits already: larger matrices (batch, widths that are multiples of "
@@ -131,7 +132,7 @@ def advice(cause: str, recording: Recording) -> str:
 def _against_matrix_work(recording: Recording) -> str:
     trace, precision = recording.trace, recording.precision
     bits = None if precision is None else min(precision, IN_16_BITS)
-    if bits != IN_16_BITS and _no_faster_in_16_bits(trace):
+    if bits not in (IN_16_BITS, IN_64_BITS) and _no_faster_in_16_bits(trace):
         return NO_FASTER
     lacks_tf32 = _before_ampere(trace) or trace.device == "cpu"
     text = MATRIX[bits].replace(TF32, "") if lacks_tf32 else MATRIX[bits]

@@ -45,6 +45,9 @@ def test_the_advice_follows_from_what_was_recorded():
     assert "optimizer's state on the GPU" in advised("on the host", trains=True)
     assert advised("matrix", kernel=TENSORFLOAT32).startswith("16 bits in place of TF32")
     assert "in few bits already" in advised("matrix", kernel=FLOAT16)
+    # The lie: "16 bits (or TF32)" for a training in 64 bits, and of a P100 that it gets no faster.
+    in_64_bits = advised("matrix", kernel="volta_dgemm_64x64_nn", recorded={CAPABILITY: "6.1"})
+    assert in_64_bits.startswith("float32, where its digits suffice")
     v100, a100 = "GPU:0 Tesla V100-SXM2-32GB", "GPU:0 NVIDIA A100-SXM4-80GB"
     assert advised("casts", gpu=v100) == "channels_last throughout"
     assert "bfloat16" in advised("casts", gpu=a100)
