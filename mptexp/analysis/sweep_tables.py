@@ -228,13 +228,17 @@ def device_samples(directory: SweepDir, tables: Tables) -> pd.DataFrame:
     """What the device read over time in one run of each policy: the first block, largest batch.
 
     Returns:
-        Columns policy, seconds (since the first sample), utilization_frac, power_w; without the
-        policies of which nothing was read, empty where no utilization was.
+        Columns policy, seconds (since the first sample), utilization_frac, power_w, run_id; without
+        the policies of which nothing was read, empty where no utilization was.
     """
-    ok = tables.ok.sort_values(["block", "batch_size"], ascending=[True, False], kind="stable")
+    # By the other settings too: all policies with the same, where they have it.
+    others = [name for name in POINT if name != "batch_size"]
+    rows = tables.ok.astype(dict.fromkeys(others, str)).sort_values(others, kind="stable")
+    ok = rows.sort_values(["block", "batch_size"], ascending=[True, False], kind="stable")
     frames = []
     for run in ok.drop_duplicates("policy").itertuples():
-        frames.append(_over_time(store.read_record(directory.record(run.run_id)), run.policy))
+        read = _over_time(store.read_record(directory.record(run.run_id)), run.policy)
+        frames.append(read.assign(run_id=run.run_id))
     read = pd.concat(frames) if frames else pd.DataFrame()
     return read if len(read) and read.utilization_frac.notna().any() else pd.DataFrame()
 

@@ -134,7 +134,7 @@ class Explanation:
         return self._figure("roofline", PEAKS)
 
     def layers(self) -> GT | None:
-        """What each layer took, and what the device needs for it at best."""
+        """What each layer took, and what the device needs for it alone."""
         return self._table(why.LAYERS)
 
     def peaks(self) -> GT | None:

@@ -103,7 +103,10 @@ def _by_speed(
     above, below = words
     finding = above if best.low >= limit else below if best.high < limit else INCONCLUSIVE
     # It is at best what it says only where its interval leaves 1 out.
+    own = tables.ok[tables.ok.gpu_model == best.gpu_model]
+    over = wording.strict(best.baseline, own.default_policy.iloc[0]) + best.baseline
     largest = f"{'at best' if best.low > 1 else 'largest ratio'} {wording.ratio_of(best)}"
+    largest += f" over {over}" * bool(best.low > 1)
     runs = _runs(tables, best, (best.baseline, best.candidate))
     return Finding(finding, f"{largest}, {where.format(**best)}", runs)
 

@@ -250,16 +250,17 @@ BREAKDOWN = Section(
 )
 LAYERS = Section(
     "Layers",
-    "*At best*, by valid peaks: what the layer takes alone at its own shapes (with a kernel), or "
-    "its bytes at the measured copy bandwidth (the better of both policies'), but no more than it "
-    "took: where the two are equal, it took no longer in the step than alone. Forward and "
-    "backward.",
+    "*Alone*, by valid peaks: what a layer with a kernel takes by itself at its own shapes, "
+    "however far that is from the peak, and any other its bytes at the measured copy bandwidth "
+    "(the better of both policies'); but no more than it took: where the two are equal, it took no "
+    "longer in the step than alone. Forward and backward.",
     why_tables.layer_rows,
     BROKEN_DOWN,
 )
 PEAKS = Section(
     "Measured peak",
-    "Measured on this device through this backend, the best of several tries; in brackets, where "
+    "Of the traced runs, whose steps may differ from those of the first table. Peaks: measured on "
+    "this device through this backend, the best of several tries; in brackets, where "
     "it is known, the share of the published peak (published.csv). MFU: arithmetic of the model's "
     "step, from its shapes, over that of a large matrix product in the same type; of the matrix "
     "work, over its own time alone (–: no time by layer is known, or it is above that product's "

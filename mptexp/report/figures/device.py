@@ -111,13 +111,23 @@ def _caption_readings(samples: pd.DataFrame) -> str:
     most = samples.groupby("policy", sort=False).utilization_frac.max().dropna() * 100
     by_policy = [f"{value:.0f} % in {policy}" for policy, value in most.items()]
     return (
-        f"Utilization reaches {wording.listed(by_policy)}: one run of each policy, the first block "
-        "at its largest batch size, from the first step to the end with compilation and validation."
+        f"Utilization reaches {wording.listed(by_policy)}: one run of each policy, of the first "
+        f"block{_where(samples)}, from its first reading to its last: also before and after the "
+        "steps that were timed, of which the table is."
     )
 
 
+def _where(samples: pd.DataFrame) -> str:
+    """` with prefetched input`: the setting of these runs, where they share one."""
+    places = samples.get("place", pd.Series(dtype=str)).unique()
+    return f" {wording.at(places[0])}" if len(places) == 1 else " at its largest batch size"
+
+
 def _samples(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
-    samples = sweep_tables.device_samples(sweep.directory, sweep.tables)
+    samples, ok = sweep_tables.device_samples(sweep.directory, sweep.tables), sweep.tables.ok
+    if not samples.empty:
+        places = pd.Series(wording.places(ok), ok.run_id)
+        samples["place"] = samples.run_id.map(places)
     return single(samples, not samples.empty)
 
 

@@ -89,9 +89,9 @@ def roofline_by_layer(verdict: Verdict) -> Figure:
 
 
 def _caption_roofline(verdict: Verdict) -> str:
+    worked = {p: t[t.took_s > 0] for p, t in why_tables.needs_by_layer(verdict).items()}
     bound = [
-        f"{(t.bound == 'memory').sum()} of {len(t)} under {policy}"
-        for policy, t in why_tables.needs_by_layer(verdict).items()
+        f"{(t.bound == 'memory').sum()} of {len(t)} under {policy}" for policy, t in worked.items()
     ]
     return (
         "A dot is a layer, a line the measured roof of its policy, at the better copy bandwidth of "

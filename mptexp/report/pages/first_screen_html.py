@@ -35,6 +35,8 @@ SOURCE = r"^(folder|idx|text):"  # of data, before its name
 CORES, UNBROKEN = re.compile(r"\((\d+) (?=cores?[ )])"), "(\\1\N{NO-BREAK SPACE}"
 LONGEST_QUESTION = 110  # letters
 CLAUSE = re.compile(r": |, and (?=(?:do|does|is|what|how|which|at|in|why)\b)")
+# The last of several questions in one, where more followed it.
+LAST_ASKED = re.compile(r", (?=(?:do|does|is|what|how|which|why)\b)(?!.*, (?:do|does|is|what)\b)")
 COMPILED = "compiled"  # the cause: code that a compiler made slower
 LIMITS = "What limits it"  # opens the sentence of the causes
 
@@ -131,7 +133,8 @@ def _asked(sweep: MeasuredSweep) -> str:
     asked, mark, _ = visible(sweep.question).partition("?")
     ends = [match.start() for match in CLAUSE.finditer(asked)] + [len(asked)]
     shown = [end for end in ends if end <= LONGEST_QUESTION] or ends[:1]
-    return asked[: shown[-1]] + mark
+    cut = asked[: shown[-1]]
+    return (LAST_ASKED.sub(", and ", cut, 1) if len(cut) < len(asked) else cut) + mark
 
 
 def _inline(text: str) -> str:

@@ -171,8 +171,7 @@ def measured_again(directory: SweepDir) -> list[str]:
     kept = (
         f"measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "
         "not valid, or in a directory that a merge did not prefer; these records lie under "
-        "`superseded` and are not used, but what is claimed of time holds of those that were valid "
-        "too"
+        "`superseded` and are in no table, but intervals of times cover those that were valid, too"
     )
     lost = (
         f"**discarded**: {wording.count(discarded, 'result')} that this directory once held, by "
@@ -194,7 +193,7 @@ def reproduce(sweep: MeasuredSweep) -> str:
         *[f"- needed there: {text}" for text in next_commands.needs(sweep.tables, _places(sweep))],
         *[f"- PATH: where your copy of {safe(name)} lies" for name in _places(sweep)],
         f"- question: {safe(sweep.question)}",
-        f"- mptexp version and commit: {versions}",
+        f"- mptexp, by version or commit: {versions}",
         f"- cost: {cost}",
         *[f"- {text}" for text in measured_again(sweep.directory)],
         f"- expected beforehand: {safe(sweep.header['expected'])}"

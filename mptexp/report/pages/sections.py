@@ -106,11 +106,14 @@ def show_reasons(sweep: MeasuredSweep) -> None:
     """Why each diagnosed pair of policies differs in speed, or that none was diagnosed."""
     if not sweep.verdicts and sweep.can_be_diagnosed:
         show_text(f"## Why\n\n{notes.NOT_DIAGNOSED}")
+    explained: set[why.Section] = set()
     for number, verdict in enumerate(sweep.verdicts, 1):
         show_text(f"## Why: {safe(why.title(verdict, sweep.verdicts))}")
         show_text(markdown.sentence(why.sentence(verdict, sweep.verdicts)))
         for section, rows in why.tables(verdict).items():
-            show_text(f"### {section.heading}\n\n{section.noted(verdict, number == 1)}")
+            noted = section.noted(verdict, section not in explained)
+            show_text(f"### {section.heading}\n\n{noted}")
+            explained.add(section)
             show_table(rows)
             if section in BELOW:
                 show_figures(sweep, BELOW[section], str(number))

@@ -409,15 +409,28 @@ def sensor_rows(tables: Tables) -> pd.DataFrame:
     }
     flags = _by_policy(tables, table, tables.ok["flags"], keys, validity.together)
     columns = {name: column_formats.COLUMNS[name].heading for name in values}
+    runs = _by_policy(tables, table, tables.ok.run_id, keys, "count")
     cells = {
         heading: column_formats.marked(
-            column_formats.cells(name, values[name]), flags, PROVEN_BY.get(name, "")
+            _of_runs(
+                column_formats.cells(name, values[name]),
+                _by_policy(tables, table, pd.to_numeric(tables.ok[name]), keys, "count"),
+                runs,
+            ),
+            flags,
+            PROVEN_BY.get(name, ""),
         )
         for name, heading in columns.items()
     }
     sensed = without_blanks(pd.DataFrame(cells))
     named = pd.DataFrame({**_varying(table), "Policy": table.policy})
     return pd.DataFrame() if sensed.empty else pd.concat([named, sensed], axis=1)
+
+
+def _of_runs(cells: Sequence[str], read: Sequence[float], runs: Sequence[float]) -> list[str]:
+    """Cells with of how many of a row's runs they are, where others were not read."""
+    each = zip(cells, read, runs, strict=True)
+    return [_noted(cell, _among(some, of)) for cell, some, of in each]
 
 
 def headline_html(tables: Tables) -> GT:

@@ -236,7 +236,7 @@ def layer_rows(verdict: Verdict) -> pd.DataFrame:
         {
             "Layer": layer,
             **{f"{policy}, ms": _milli(t.get(layer)) for policy, t in took.items()},
-            **{f"{p}, at best": _milli(t.seconds.get(layer)) for p, t in needs.items()},
+            **{f"{p}, alone": _milli(t.seconds.get(layer)) for p, t in needs.items()},
             **{name: bound.get(layer, "–") for name, bound in bounds.items()},
         }
         for layer in ordered[:MOST_LAYERS]
