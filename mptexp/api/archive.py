@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from mptexp.api import commands
 from mptexp.errors import ParamsError, Stopped
-from mptexp.host.files import text as text_of
+from mptexp.host import files
 from mptexp.records import instrument_checks, privacy, store
 from mptexp.records.sweep_dir import MARKER, PARAMS, SweepDir
 from mptexp.traces import xplane
@@ -124,7 +124,7 @@ def _add_params(tar: tarfile.TarFile, path: Path, folder: Path) -> None:
     """Adds a sweep's file as it may leave this machine."""
     member = _plain(tar.gettarinfo(path, _name(path, folder)))
     if member and member.isreg():
-        content = privacy.published_params(text_of(path)).encode()
+        content = privacy.published_params(files.text(path)).encode()
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
 
@@ -160,8 +160,15 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         raise ParamsError(f"--to {folder}: exists already; allowed: a new folder")
     if not hasattr(tarfile, "data_filter"):
         raise ParamsError("open: this Python cannot unpack safely; allowed: 3.11.4 or later")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    if not files.is_file(archive):
+        raise ParamsError(
+            f"{archive}: there is no such file; allowed: what `mptexp gpu-hour` packed"
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise ParamsError(f"--to {folder}: cannot be made: {error.strerror}") from None
     try:
         _extract(archive, place)
         marked = [path.parent for path in place.rglob(MARKER)]
@@ -172,6 +179,8 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         place.rename(folder)
     except ParamsError:
         raise
+    except gzip.BadGzipFile:
+        raise ParamsError(f"{archive}: is no archive of `mptexp gpu-hour` (.tar.gz)") from None
     except Exception as error:  # what tarfile and zlib raise for hostile bytes is not documented
         raise ParamsError(f"{archive}: cannot be unpacked: {error}") from None
     finally:
@@ -249,7 +258,7 @@ def _checked(file: Path) -> str:
     from mptexp.report.answers import instrument_answers
 
     try:
-        checks = TypeAdapter(list[instrument_checks.Check]).validate_json(text_of(file))
+        checks = TypeAdapter(list[instrument_checks.Check]).validate_json(files.text(file))
     except (OSError, ValueError) as error:
         return f"{file}: holds no checks of instruments: {str(error).splitlines()[0]}"
     return instrument_answers.sentence(checks) if instrument_checks.failed(checks) else ""

@@ -167,8 +167,9 @@ def curable(job: Job) -> frozenset[str]:
 def claims(job: Job) -> list[dict[str, Any]]:
     """Returns the rows of a sweep's speedups.csv, with their flags, as plain JSON types."""
     from mptexp.analysis import sweep_tables
+    from mptexp.report.tables import number_tables
 
-    rows = sweep_tables.load(job.directory).speedups
+    rows = number_tables.speedups(sweep_tables.load(job.directory))
     return list(json.loads(rows.to_json(orient="records")))
 
 

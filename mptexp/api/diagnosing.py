@@ -20,6 +20,7 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 if TYPE_CHECKING:
+    from mptexp.diagnosis.pairs import Pair
     from mptexp.diagnosis.verdict import Verdict
 
 
@@ -66,6 +67,12 @@ def execute_diagnosis(
     """
     output = output or Output()
     chosen = remeasuring.chosen(job, only)
+    trained = {p.run.policy for p in chosen if p.run.phase == "train" and p.run.frontend == "keras"}
+    if len(trained) < 2:
+        raise ParamsError(
+            f"{job.directory.root}: the chosen runs are no training by Keras under two policies, "
+            "so there is nothing to diagnose (plain loops and inference are not traced)"
+        )
     preparation.prepare([p.run for p in chosen], data_dir)
     with directory.locked(job.directory):
         directory.prepare(job.directory, job.text)
@@ -73,9 +80,18 @@ def execute_diagnosis(
         if not finished:
             execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
             ended = not any(p.due for p in remeasuring.chosen(job, only))
+        if not ended and not _pairs(job, chosen):
+            return False  # once its runs end well, there is something to diagnose
         for what, runs in _diagnosis(job, [p.run_id for p in chosen], traces_only, output):
             ended &= _execute_batch(what, runs, job, output)
     return ended
+
+
+def _pairs(job: Job, chosen: Sequence[plan.Planned]) -> list["Pair"]:
+    from mptexp.analysis import sweep_tables
+    from mptexp.diagnosis.pairs import pairs
+
+    return pairs(sweep_tables.load(job.directory), [p.run_id for p in chosen])
 
 
 def verdicts(job: Job) -> list[dict[str, Any]]:
@@ -124,8 +140,8 @@ def _diagnosis(
     if not pairs:
         raise ParamsError(
             f"{place.root}: Keras trained no point well under both a baseline (the device's "
-            "default or float32) and another policy, so there is nothing to diagnose (plain loops "
-            "and inference are not traced); see its results.csv"
+            "default or float32) and another policy, so there is nothing to diagnose; "
+            f"`mptexp report {place.root}` shows how its runs ended"
         )
     traced = [run for pair in pairs for run in pair.traced]
     yield "runs whose steps are traced", traced

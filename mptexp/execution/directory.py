@@ -216,7 +216,9 @@ def check(directory: SweepDir, text: str, discard: bool = False) -> None:
     """
     root, other = directory.root, difference(directory, text)
     if other and not discard:
-        advice = "give another directory with --out, or --fresh without --only to discard them"
+        advice = (
+            "give another directory with --out; `mptexp run --fresh` without --only discards them"
+        )
         if other.startswith("repeats"):  # nothing else: what is there need not be discarded
             advice = (
                 "whoever changes them once results are known chooses by these; give another "
@@ -264,11 +266,20 @@ def _publish_whole(directory: SweepDir) -> None:
 
 
 def discard(planned: Sequence[Planned], directory: SweepDir, everywhere: bool = False) -> None:
-    """Removes the results of this machine's runs, or of all, so that they are pending again."""
+    """Removes the results of this machine's runs, or of all, so that they are pending again.
+
+    Raises:
+        ParamsError: where one cannot be removed.
+    """
     for one in planned:
         if everywhere or is_here(one.run.gpu_model):
             for folder in directory.of_run(one.run_id):
                 shutil.rmtree(folder, ignore_errors=True)
+                if folder.exists():
+                    raise ParamsError(
+                        f"{folder}: cannot be removed, as --fresh asks; allowed: a directory that "
+                        "this user may write to"
+                    )
 
 
 def difference(directory: SweepDir, text: str) -> str:

@@ -56,5 +56,7 @@ def report_notebook(given: Path | None) -> Path:
     if given is None:
         return notebooks()["report"]
     if given.suffix not in (".py", ".ipynb") or not files.is_file(given):
-        raise ParamsError(f"--notebook {given}: allowed: the path of a .py or .ipynb notebook")
+        raise ParamsError(
+            f"--notebook {given}: allowed: the path of a .py or .ipynb notebook that is there"
+        )
     return given.resolve()

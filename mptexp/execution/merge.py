@@ -69,8 +69,8 @@ class Merged:
         copied: directory as it was given -> how many runs were taken from it.
         present: how many runs the result had already.
         faults: a sentence for each record that could not be read, and so was not merged, and for
-            each that was changed since it was written and is the only one of its run, or was
-            replaced, or is that of a run which was measured again.
+            each that was changed since it was written, whether or not it is the only one of its
+            run, was replaced, or is that of a run which was measured again.
         missing: device -> how many of its runs have no final result yet.
         unused: how many other results of the same runs were kept as superseded.
     """
@@ -129,6 +129,12 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
             ours.add_measured(theirs)
     copied = Counter(str(one.place.root) for one, _ in wanted)
     faults += [f"{one.record}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
+    for taken, alike in zip(chosen, copies, strict=True):
+        faults += [
+            f"{one.record}: {store.CHANGED}; left out, for {taken.record} is not"
+            for one in alike
+            if one.changed and not taken.changed and one.place != out  # of which `_copy` tells
+        ]
     present = len(chosen) - len(wanted)
     devices = {one.parameters["gpu_model"] for one in chosen}
     return Merged(dict(copied), present, faults, _missing(out, devices), len(others))

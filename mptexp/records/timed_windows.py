@@ -15,6 +15,7 @@ LEAST_WINDOWS = 10  # fewer claim no interval of their median
 MOST_WINDOWS, MOST_SAMPLES = 10_000, 10_000
 # Times the median that steps take on average, or the reverse, from which some are others.
 UNEQUAL = 1.25
+MOST_WARM_UP = 50  # steps: where they are a third of all, too, they are no warm-up
 RECURS = 3  # windows that take so much longer or shorter: one or two may be a stall
 # How the mark begins of steps whose median says little of the training.
 UNEQUAL_STEPS = "its steps are unequal"
@@ -87,8 +88,12 @@ def unequal(windows: Sequence[Window]) -> list[str]:
     Such as an update after several batches; or steps that are short beside those with an
     evaluation. Programs beside it lengthen steps too.
     """
-    steady = windows[warmup_windows(windows) :]
+    first = warmup_windows(windows)
+    steady = windows[first:]
     (median_s,) = _of_windows(steady, (50,))
+    warm, steps = (sum(window.steps for window in some) for some in (windows[:first], windows))
+    if warm > MOST_WARM_UP and warm > steps / 3:
+        return [f"{UNEQUAL_STEPS}: the first {warm} of {steps} took longer, and were left out"]
     if not median_s:
         return []
     times = sum(w.seconds for w in steady) / sum(w.steps for w in steady) / median_s

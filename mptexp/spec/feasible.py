@@ -29,7 +29,7 @@ def fault(run: Run, images: int) -> str:
     however many epochs there are.
     """
     size, every = run.batch_size, run.steps_per_execution
-    what = f"{tasks.of(run.dataset).example}s"
+    what = f"{tasks.of(run.dataset).example}{'s' * (images != 1)}"
     if size > images:
         allowed = f"allowed: at most {images // 2 or 1}"
         return f"batch_size {size} is larger than the {images} training {what}; {allowed}"
@@ -41,12 +41,13 @@ def fault(run: Run, images: int) -> str:
         timed = min(timed, run.max_steps // every - 1)
     if timed >= LEAST[every == 1]:
         return ""
-    timings = f"executions of {every} steps" if every > 1 else "steps"
+    timings = f"executions of {every} steps" if every > 1 else f"step{'s' * (timed != 1)}"
     smaller = ", or fewer steps per execution" if every > 1 else ""
     helps = not trains or calls > 1
+    take = "take a smaller batch" if size > 1 else "take more of them"
     return (
         f"batch_size {size} and epochs {run.epochs} leave {max(timed, 0)} {timings} to time; "
-        f"the clock needs {LEAST[every == 1]}: with {images} training {what} take a smaller batch"
+        f"the clock needs {LEAST[every == 1]}: with {images} training {what} {take}"
         f"{' or more epochs' * helps}{smaller}"
         + ("" if helps else " (the last of an epoch is not timed, so more epochs do not help)")
     )

@@ -18,6 +18,7 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 Where = tuple[str | int, ...]
+GIVEN = [name for name in Run.model_fields if name != "block"]  # blocks come from repeats
 
 
 def read(
@@ -154,7 +155,7 @@ def _override(document: Any, name: str, value: Any, faults: _Faults) -> None:
     if name in Sweep.model_fields:
         document[name] = value
     elif name not in Run.model_fields:
-        faults.add((name,), strict_model.unknown(name, [*Run.model_fields, *Sweep.model_fields]))
+        faults.add((name,), strict_model.unknown(name, [*GIVEN, *Sweep.model_fields]))
     else:
         _override_parameter(document, name, value)
 
@@ -263,7 +264,7 @@ def _assignments(plain: Mapping[str, Any]) -> Iterator[tuple[Where, str, Any]]:
 
 def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> None:
     if name not in Run.model_fields:
-        faults.add(where, strict_model.unknown(str(name), list(Run.model_fields)))
+        faults.add(where, strict_model.unknown(str(name), GIVEN))
     elif name == "block":
         faults.add(where, "block cannot be set; blocks come from repeats")
     elif where == ("matrix", name):

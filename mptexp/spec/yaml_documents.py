@@ -8,7 +8,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import Comment, CommentedMap, CommentedSeq, Format, LineCol
-from ruamel.yaml.composer import Composer
+from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import RoundTripConstructor
 from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, StringMark, YAMLError
 from ruamel.yaml.scalarstring import ScalarString
@@ -19,6 +19,7 @@ MOST_VALUES = 50_000  # in a document, aliases followed; ruamel takes 50 us for 
 MOST_CHARACTERS = 2**20
 DEEPEST = 50  # levels of lists and mappings
 KINDS = (bool, int, float, str)
+ANOTHER = "but found another document"  # ruamel's words
 WRONG = "a value is not what its tag, anchor or alias says"
 
 
@@ -49,6 +50,11 @@ def load(text: str) -> Any:
             # ruamel's ten lines about 1e-3 in a file that says it is YAML 1.1, which it reads well.
             warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)
             document = _yaml().load(text)
+    except ComposerError as error:
+        if error.problem != ANOTHER:
+            raise
+        line = error.problem_mark.line
+        raise DocumentError("another document begins here; allowed: one", line) from None
     except YAMLError:
         raise
     except RecursionError:
@@ -217,12 +223,11 @@ def _check(document: Any) -> None:
         below: list[tuple[Any, int | None]] = []
         for node, line in left:
             walked += 1
-            line = getattr(getattr(node, "lc", None), "line", line)
             if isinstance(node, dict):
                 _check_keys(node, line)
-                below += [(value, line) for value in node.values()]
+                below += [(value, _line(node, key, line)) for key, value in node.items()]
             elif isinstance(node, list):
-                below += [(value, line) for value in node]
+                below += [(value, _line(node, k, line)) for k, value in enumerate(node)]
             else:
                 _check_value(node, line)
             if walked + len(below) > MOST_VALUES:
@@ -230,6 +235,12 @@ def _check(document: Any) -> None:
         left = below
     if left:
         raise DocumentError("nested too deeply, or within itself")
+
+
+def _line(node: Any, step: str | int, line: int | None) -> int | None:
+    """Where what stands under a key or a place begins; that of the whole, where it is not known."""
+    places = getattr(getattr(node, "lc", None), "data", None) or {}
+    return places[step][0] if step in places else line
 
 
 def _check_keys(node: dict[Any, Any], line: int | None) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mptexp.spec.backends import LABELS as BACKENDS
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import capability, onednn
@@ -62,9 +63,9 @@ def effective(
     default_policy, propagation, weight_format (see emulation.effective).
 
     Raises:
-        SettingNotApplied: where dtype, emulated formats, data format, XLA, determinism, TF32, CPU
-            instructions or replicas are not what the run asked for. Layers of a user's own model
-            may have other types: their share of the arithmetic counts.
+        SettingNotApplied: where nothing is compiled; where dtype, emulated formats, data format,
+            XLA, determinism, TF32, CPU instructions or replicas are not what the run asked for.
+            Layers of a user's own model may have other types: their share of the arithmetic counts.
     """
     import keras
 
@@ -76,6 +77,11 @@ def effective(
     weights = [*filter(costs.is_weight, model.weights)]
     replicas = _replicas(model, run)
     arithmetic = POLICY_ROWS[run.policy].arithmetic
+    if backend(run.backend).is_eager(model):
+        raise SettingNotApplied(
+            f"{BACKENDS[run.backend]} was told to execute operation by operation, by the model's "
+            "own code or by the environment, but steps are compiled; allowed: to leave that out"
+        )
     settings = {
         "compute_dtype": _joined({layer.compute_dtype for layer in holders}),
         "variable_dtype": _joined({weight.dtype for weight in weights}),

@@ -10,9 +10,11 @@ from collections import Counter
 from typing import Any
 
 import keras
+import numpy as np
 
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.training import costs, effective_arithmetic
+from mptexp.training.backends import backend
 
 EXACT = 2**24  # up to which float32 counts, as a metric does
 
@@ -46,6 +48,25 @@ def shares(model: keras.Model) -> tuple[str, dict[str, float]]:
     )
 
 
+def traced_shares(model: keras.Model, batch_size: int) -> dict[str, float]:
+    """The share of each type in the products of a pass as it is computed, whatever layers say.
+
+    Empty where that cannot be traced: several inputs, open sizes, code that cannot be called so.
+    Nor are quantized layers, which round to one type and multiply in another.
+    """
+    if len(getattr(model, "inputs", None) or ()) != 1 or any(
+        x.quantization_mode for x in holders(model)
+    ):
+        return {}
+    entry = model.inputs[0]
+    try:
+        images = np.zeros((batch_size, *entry.shape[1:]), entry.dtype)
+        verb = backend(keras.backend.backend()).products
+        return effective_arithmetic.shares(verb(model, (images, np.zeros(batch_size)), False))
+    except Exception:  # whatever a model of somebody else's raises
+        return {}
+
+
 def _weighed(model: keras.Model) -> tuple[str, list[tuple[keras.Layer, float]]]:
     """Layers with the FLOPs of their products, by shapes; else with the parameters they hold.
 
@@ -53,7 +74,12 @@ def _weighed(model: keras.Model) -> tuple[str, list[tuple[keras.Layer, float]]]:
     """
     flops = _flops(model) if getattr(model, "inputs", None) else []
     known = flops and not any(math.isnan(amount) for _, amount in flops)
-    return ("arithmetic", flops) if known else ("parameters", [*holders(model).items()])
+    if known:
+        return "arithmetic", flops
+    held = holders(model).items()
+    # A table that is looked up in takes no arithmetic, however large it is.
+    multiplied = [pair for pair in held if not isinstance(pair[0], keras.layers.Embedding)]
+    return "parameters", multiplied or [*held]
 
 
 def _flops(model: keras.Model) -> list[tuple[keras.Layer, float]]:

@@ -13,6 +13,7 @@ from mptexp.spec.run import Run
 from mptexp.training import capability
 from mptexp.training.backends import backend
 
+EAGER = "its steps were executed operation by operation (eagerly), which takes longer"
 INTEGERS = {name for name, row in POLICY_ROWS.items() if row.inference_only}
 
 
@@ -94,22 +95,35 @@ def _read_model(run: Run, model: Any, policy: Policy) -> dict[str, Any]:
 
     slow = effective_arithmetic.by_reference(run, model)
     layers, (what, shares) = foreign_model.holders(model), foreign_model.shares(model)
+    known = foreign_model.traced_shares(model, run.batch_size)
+    known = known or (shares if what == "arithmetic" else {})
     return {
         "compute_dtype": ", ".join(sorted({x.compute_dtype for x in layers})),
         "variable_dtype": ", ".join(sorted({x.variable_dtype for x in layers})),
         "jit": bool(getattr(model, "jit_compile", False)),
-        "effective_share": shares.get(policy.promised, 0.0) if what == "arithmetic" else None,
+        "effective_share": known.get(policy.promised, 0.0) if known else None,
         **({"reference": slow} if slow else {}),
     }
 
 
-def partly(model: Any, policy: Policy) -> list[str]:
-    """How much of the model the policy holds for, where its arithmetic is not known."""
+def partly(model: Any, policy: Policy, known: Mapping[str, Any]) -> list[str]:
+    """How much of the model the policy holds for, where its arithmetic is not known.
+
+    Also that its steps are executed operation by operation, where others are compiled.
+
+    Args:
+        known: as `effective` gives it.
+    """
     if model is None:
         return []
+    import keras
+
     from mptexp.training import foreign_model
+
+    eager = [EAGER] * backend(keras.backend.backend()).is_eager(model)
 
     what, shares = foreign_model.shares(model)
     share = shares.get(policy.promised, 0.0)
     unsaid = what == "parameters" and share < EFFECTIVE_SHARE
-    return [share_mark(share, what, policy.promised)] * unsaid
+    unsaid &= known["effective_share"] is None
+    return [share_mark(share, what, policy.promised)] * unsaid + eager

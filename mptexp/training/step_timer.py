@@ -40,6 +40,11 @@ OF_MORE_EXECUTIONS = (
     "of epochs with more batches, or with a smaller steps_per_execution: an epoch's last execution "
     "belongs to no window, and here an epoch is one execution"
 )
+DROPPED = (
+    "nothing that its steps made was held when a window of them ended, and JAX cannot wait for "
+    "what nobody holds: unless each step waits for its own result, launches were timed"
+)
+BESIDE = "steps of another StepTimer of this process ran within its windows, and are in its times"
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"
@@ -96,6 +101,7 @@ class StepTimer:
     """
 
     _first: ClassVar[object | None] = None  # the first steps that were timed in this process
+    _all_begun: ClassVar[int] = 0  # steps that timers of this process were told of
 
     def __init__(
         self,
@@ -123,6 +129,10 @@ class StepTimer:
         self._open = threading.Lock()  # while a loop's step is
         self._anew()
 
+    def __deepcopy__(self, memo: Any) -> "StepTimer":
+        """A timer that has timed nothing yet: who copies callbacks trains with the copy."""
+        return StepTimer(self._synchronize, self._batch_size, self._policy, self._said or None)
+
     def _anew(self) -> None:
         """Nothing is timed yet."""
         self.windows: list[dict[str, Any]] = []
@@ -147,6 +157,9 @@ class StepTimer:
         self._steps = object()  # names them, of one model
         self._peak_begun: int | None = None  # when the window began
         self._peak: int | None = None  # where steps raised it
+        self._begun = self._of_others = 0  # steps of this timer; of others when a window began
+        self._held_any = False  # whether arrays that steps made were held as a window ended
+        self._beside = False  # whether another timer's steps began within a window
 
     # --- a loop -----------------------------------------------------------------------------------
 
@@ -179,6 +192,8 @@ class StepTimer:
 
     def _advance(self, at_once: int, last: bool = False) -> None:
         """A step begins, or several at once; `last` if no other begins before a pause."""
+        StepTimer._all_begun += 1
+        self._begun += 1
         self._over(last)
         self._at_once = at_once
         self._begin()
@@ -220,6 +235,8 @@ class StepTimer:
             if self._step or self._synchronize is None:  # it names what a step makes
                 self._wait()
             self._peak_begun = self._peak_now()
+            self._holds_new()
+            self._of_others = StepTimer._all_begun - self._begun
             self._first, self._began = self._step, time.perf_counter()
 
     def _close(self) -> None:
@@ -230,6 +247,8 @@ class StepTimer:
         seconds = time.perf_counter() - self._began
         self._read_peak()
         steps = self._step - self._first
+        self._held_any |= self._holds_new()
+        self._beside |= StepTimer._all_begun - self._begun != self._of_others
         self.windows.append({"first_step": self._first, "steps": steps, "seconds": seconds})
         self._opened.append(self._began)
         full = steps >= self._size  # not the remainder of an epoch
@@ -257,6 +276,11 @@ class StepTimer:
             self._synchronize()
         if self.backend in sys.modules:
             backend(self.backend).synchronize(self.model)
+
+    def _holds_new(self) -> bool:
+        """Whether steps made what can be waited for; of `fit` Keras keeps it."""
+        loop = self.model is None and self.backend in sys.modules
+        return not loop or backend(self.backend).holds_new()
 
     def _refuse_unwaited(self) -> None:
         """Refuses a loop of which launches would be timed.
@@ -537,8 +561,10 @@ class StepTimer:
             "marks": [
                 NOTE,
                 *self._as_said(),
+                *[BESIDE] * self._beside,
+                *[DROPPED] * (not self._held_any),
                 *environment.without_onednn(self._framework(), card),
-                *foreign_policy.partly(self.model, policy),
+                *foreign_policy.partly(self.model, policy, known),
                 *without_kernels(policy.compute_dtype, known.get("reference", [])),
                 *timed_windows.unequal(windows),
                 *interference.marks(readings),

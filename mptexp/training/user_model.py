@@ -264,4 +264,5 @@ def _told(error: BaseException) -> str:
 
 
 def _kind(value: Any) -> str:
-    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+    name = f"{type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+    return f"a{'n' * name.startswith(tuple('aeio'))} {name}"

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 from builders import record
-from support import PROJECT, mptexp
+from support import PROJECT, heeding_permissions, mptexp
 
 from mptexp.errors import ParamsError
 from mptexp.execution import directory
@@ -312,3 +312,30 @@ def test_what_is_in_the_way_of_a_sweep_is_named(light, tmp_path):
     place.runs.touch()
     with pytest.raises(ParamsError, match="out/runs: cannot be written: File exists"):
         directory.prepare(place, text)
+
+
+DISCARD = """
+import sys
+from types import SimpleNamespace
+from mptexp.execution import directory
+from mptexp.records.sweep_dir import SweepDir
+run = SimpleNamespace(run_id="0123456789ab", run=SimpleNamespace(gpu_model="cpu"))
+directory.discard([run], SweepDir(directory.Path(sys.argv[1])), everywhere=True)
+"""
+
+
+def test_results_that_cannot_be_discarded_are_named(tmp_path):
+    # The lie: "4 of 4 runs are done already", of --fresh in a folder that takes no changes.
+    kept = tmp_path / "runs/0123456789ab"
+    kept.mkdir(parents=True)
+    (kept / "record.json").touch()
+    for folder in (kept, kept.parent):
+        folder.chmod(0o555)
+    try:
+        command = heeding_permissions("-c", DISCARD, tmp_path)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        for folder in (kept.parent, kept):
+            folder.chmod(0o755)
+    assert f"{kept}: cannot be removed, as --fresh asks" in done.stderr
+    assert (kept / "record.json").exists()

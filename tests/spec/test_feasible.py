@@ -21,6 +21,7 @@ def fault(images=1000, **parameters):
         ({"batch_size": 1001, "phase": "inference"}, "is larger than the 1000 training images"),
         ({"batch_size": 501, "epochs": 10_000}, "more epochs do not help"),
         ({"batch_size": 500, "epochs": 4}, "leave 4 steps to time"),
+        ({"batch_size": 500, "epochs": 1}, "leave 1 step to time"),
         ({"batch_size": 100, "steps_per_execution": 6}, "leave 0 executions of 6 steps"),
         ({"batch_size": 1000, "phase": "inference", "epochs": 5}, "leave 4 steps to time"),
     ],

@@ -78,6 +78,9 @@ def accepted(tmp_path, text, *overrides):
         ("matrix: {seed: [1]}\nexclude: [{seed: 1}]\n", 2, ["every point is excluded"]),
         ("matrix: {seed: [1]\n", 2, ["not valid YAML"]),
         ("matrix: {seed: [1]}\nmatrix: {seed: [2]}\n", 2, ["not valid YAML", "duplicate"]),
+        ("matrix: {seed: [1]}\n---\nrepeats: 3\n", 2, [": another document begins here; allo"]),
+        ("matrix: {seed: [1]}\ndefaults: {width: !mine 1}\n", 2, ["a value is tagged"]),
+        ("matrix:\n  seed:\n  - 1\n  - !mine 2\n", 4, ["a value is tagged"]),
         ("- 1\n- 2\n", 1, ["is a list", "a mapping"]),
         ("just a text", 1, ["is a str", "a mapping"]),
     ],
@@ -88,6 +91,11 @@ def test_wrong_input_is_refused_with_line_and_what_is_allowed(tmp_path, text, li
     assert message.count("FILE:") == len(set(message.splitlines()))  # each fault once
     for word in words:
         assert word in message
+
+
+def test_what_cannot_be_set_is_not_named_as_allowed(tmp_path):
+    assert "block" not in refusal(tmp_path, "matrix: {polcy: [a]}\n")
+    assert "blocks come from repeats" in refusal(tmp_path, "matrix: {block: [0]}\n")
 
 
 def test_all_faults_are_told_at_once(tmp_path):

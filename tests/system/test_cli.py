@@ -286,6 +286,24 @@ def test_a_sweep_without_a_record_is_not_diagnosed(tmp_path):
         api.open_diagnosis(tmp_path / "empty")
 
 
+@pytest.mark.parametrize("text", ["matrix: {policy: [float32]}", "defaults: {phase: inference}"])
+def test_what_has_nothing_to_diagnose_is_refused_before_it_trains(tmp_path, text):
+    # Once the whole sweep was trained first, for what its params file says.
+    policies = "" if "matrix" in text else "\nmatrix: {policy: [float32, mixed_bfloat16]}"
+    (tmp_path / "mine.yaml").write_text(text + policies)
+    done = mptexp("diagnose", "mine.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "the chosen runs are no training by Keras under two policies" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_a_ratio_for_scripts_has_the_columns_of_its_file():
+    place = PROJECT / "reports/published/quickstart-cpu"
+    job = api.open_sweep(place / "params.yaml", place)
+    heads = (place / "speedups.csv").read_text().splitlines()[0].split(",")
+    assert [list(row) for row in api.claims(job)][:1] == [heads]
+
+
 def test_what_a_diagnosis_found_is_told_scripts_as_the_page_tells_it():
     place = PROJECT / "reports/published/why-cpu"
     with pytest.raises(ParamsError, match="diagnosed in its own directory; leave out"):

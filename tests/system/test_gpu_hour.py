@@ -223,12 +223,29 @@ def test_an_absolute_name_stays_in_the_folder(tmp_path):
     assert archive.unpack(made, tmp_path / "here") == [tmp_path / "here/tmp/mptexp-absolute"]
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\0"])
-def test_what_is_no_archive_is_refused(content, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "cannot be unpacked"),
+        (b"no archive", "a.tar.gz: is no archive of `mptexp gpu-hour`"),
+        (b"\x1f\x8b\x08\0", "cannot be unpacked"),
+    ],
+)
+def test_what_is_no_archive_is_refused(content, said, tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(content)
-    with pytest.raises(ParamsError, match="cannot be unpacked"):
+    with pytest.raises(ParamsError, match=said):
         archive.unpack(tmp_path / "a.tar.gz", tmp_path / "here")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tar.gz"]
+
+
+def test_an_archive_that_is_not_there_and_a_folder_that_takes_none_are_named(tmp_path):
+    # Once "[Errno 2] No such file or directory", and a temporary name nobody had given.
+    with pytest.raises(ParamsError, match=r"a.tar.gz: there is no such file; allowed: what"):
+        archive.unpack(tmp_path / "a.tar.gz", tmp_path / "here")
+    made = packed(tmp_path / "b.tar.gz", ("s/sweep.json", FILE, 2), ("s/runs/a", FILE, 2))
+    (tmp_path / "file").touch()
+    with pytest.raises(ParamsError, match=r"--to .*file/here: cannot be made: "):
+        archive.unpack(made, tmp_path / "file/here")
 
 
 def test_a_folder_that_exists_is_left_alone(tmp_path):

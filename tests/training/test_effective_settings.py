@@ -54,6 +54,13 @@ def firm(shape, classes):
 """
 
 
+OWN_EAGER = """
+def eager(shape, classes):
+    {}
+    return headed(shape, classes)
+"""
+
+
 def test_a_model_of_ones_own_is_held_to_the_policy(ask, tmp_path, monkeypatch):
     (tmp_path / "mynets.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
@@ -66,6 +73,23 @@ def test_a_model_of_ones_own_is_held_to_the_policy(ask, tmp_path, monkeypatch):
     assert said.startswith(
         "SettingNotApplied: data_format is channels_first, channels_last, but the run"
     )
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        ("tensorflow", "import tensorflow as tf; tf.config.run_functions_eagerly(True)"),
+        ("jax", "import jax; jax.config.update('jax_disable_jit', True)"),
+    ],
+)
+def test_a_model_that_has_nothing_compiled_is_refused(ask, backend, told, tmp_path, monkeypatch):
+    # The lie: "4.28x", of a model that has float32 alone executed operation by operation.
+    (tmp_path / "mynets.py").write_text(OWN + OWN_EAGER.format(told))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    said = ask({"width": 1.0, "model": "mynets:eager", "backend": backend})["error"]
+    assert said.startswith("SettingNotApplied: ")
+    assert "was told to execute operation by operation" in said
 
 
 def test_determinism_is_set_and_read_back(ask):

@@ -15,7 +15,7 @@ def test_of_a_loop_it_is_what_was_said():
     assert foreign_policy.named("mixed_float16", None, "torch", CARD) == "mixed_float16"
     with pytest.raises(ParamsError, match="of a loop nothing tells it"):
         foreign_policy.named(None, None, "torch", CARD)
-    assert foreign_policy.partly(None, POLICY_ROWS["mixed_float16"]) == []
+    assert foreign_policy.partly(None, POLICY_ROWS["mixed_float16"], {}) == []
     known = foreign_policy.effective(Run(backend="torch", policy="float32"), None, CARD)
     assert known["emulated"] is False
     assert "compute_dtype" not in known

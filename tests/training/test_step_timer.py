@@ -1,5 +1,6 @@
 """The clock for trainings that mptexp does not run: in child processes, as a user's script is."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -23,9 +24,9 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.pages import first_screen_html
 from mptexp.spec.backends import BACKENDS
-from mptexp.training import environment, onednn, step_timer
+from mptexp.training import environment, foreign_policy, onednn, step_timer
 from mptexp.training.measure import sensors
-from mptexp.training.step_timer import StepTimer
+from mptexp.training.step_timer import BESIDE, StepTimer
 
 KERAS = """
 import os
@@ -44,6 +45,9 @@ print(timer.record("{sweep}"))
 """
 
 SILENT = type("Silent", (), {"samples": [], "is_alive": lambda self: True})()  # reads no sensors
+
+
+OTHER = SimpleNamespace(synchronize=lambda _: None, holds_new=lambda: True)  # a framework
 
 
 def timed(folder, policy, backend="tensorflow", sweep="sweep"):
@@ -190,6 +194,30 @@ def test_a_loop_in_jax_that_waits_for_an_old_array_is_timed_by_its_steps(tmp_pat
     assert 0.3 < float(done.stdout) < 3, done.stdout
 
 
+DROPPING = """
+import jax, jax.numpy as jnp
+from mptexp import StepTimer
+predict = jax.jit(lambda w, x: jnp.tanh(x @ w))
+w, x = jnp.eye(300), jnp.ones((300, 300))
+timer = StepTimer(synchronize=lambda: jax.block_until_ready(w), batch_size=4, policy="float32")
+for _ in range(30):
+    with timer.step():
+        {step}
+print(timer.record("sweep"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "is_said"), [("predict(w, x)", True), ("y = predict(w, x)", False)]
+)
+def test_results_in_jax_that_nobody_holds_are_said_not_to_be_waited_for(tmp_path, step, is_said):
+    # The lie: 0.01 ms a step of 42 ms, and not a word.
+    done = python(DROPPING.replace("{step}", step), {"backend": "jax"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    marks = store.read_record(tmp_path / done.stdout.splitlines()[-1])["marks"]
+    assert (step_timer.DROPPED in marks) is is_said
+
+
 @pytest.fixture
 def alone(monkeypatch):
     """A process that has imported no framework, as far as the timer can see."""
@@ -219,7 +247,7 @@ def test_a_framework_that_the_first_step_imports_is_known(alone, monkeypatch):
                 alone(name or "unknown")
         return timer
 
-    monkeypatch.setattr(step_timer, "backend", lambda name: SimpleNamespace(synchronize=print))
+    monkeypatch.setattr(step_timer, "backend", lambda name: OTHER)
     monkeypatch.setattr(StepTimer, "_kind", lambda timer: "cpu")  # of a framework without devices
     with pytest.raises(ParamsError, match="launches are timed, not steps"):
         second("jax", "jax")
@@ -239,7 +267,7 @@ def test_steps_before_any_framework_are_recorded_as_none_of_it(alone, tmp_path):
 
 def test_a_loop_on_a_gpu_waits_by_its_frameworks_own_means(clock, monkeypatch):
     waited = []
-    own = SimpleNamespace(synchronize=waited.append)  # there is no GPU here
+    own = SimpleNamespace(synchronize=waited.append, holds_new=lambda: True)  # there is no GPU here
     monkeypatch.setattr(step_timer, "backend", {"torch": own}.__getitem__)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     timer = StepTimer(batch_size=4, backend="torch")
@@ -250,7 +278,7 @@ def test_a_loop_on_a_gpu_waits_by_its_frameworks_own_means(clock, monkeypatch):
 
 def test_a_loop_that_has_not_used_the_gpu_is_not_recorded_as_of_it(clock, monkeypatch, tmp_path):
     # The lie: an H100 in the record of a loop that computed on the CPU, or on another GPU.
-    own = SimpleNamespace(synchronize=lambda _: None, peak_memory_bytes=lambda: 0)  # no GPU here
+    own = SimpleNamespace(**vars(OTHER), peak_memory_bytes=lambda: 0)  # no GPU here
     monkeypatch.setattr(step_timer, "backend", {"torch": own}.__getitem__)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     card = {"device": "NVIDIA H100", "kind": "gpu"}
@@ -556,6 +584,81 @@ def test_a_backbone_in_another_policy_than_its_head_is_the_policy(tmp_path):
     assert record["parameters"]["policy"] == "mixed_bfloat16"
     assert record["in_force"]["compute_dtype"] == "bfloat16, float32"
     assert 0.5 < record["in_force"]["effective_share"] < 0.95  # named beside the policy
+
+
+def test_a_layer_that_casts_nothing_computes_in_what_it_is_given(tmp_path):
+    # The lie: "97 % of the arithmetic in bfloat16" of a model whose products are all in float32.
+    import keras
+
+    model = keras.Sequential(
+        [keras.Input((8,))]
+        + [keras.layers.Dense(n, dtype="mixed_bfloat16", autocast=False) for n in (64, 2)]
+    )
+    model.compile("sgd", "mse")
+    timer = StepTimer(batch_size=16)
+    x, y = np.zeros((160, 8)), np.zeros((160, 2))
+    model.fit(x, y, batch_size=16, epochs=3, verbose=0, callbacks=[timer])
+    record = store.read_record(timer.record(tmp_path))
+    assert record["parameters"]["policy"] == "mixed_bfloat16"
+    assert record["in_force"]["effective_share"] == 0
+
+
+def test_steps_without_a_graph_are_said_to_be(tmp_path):
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    timer = StepTimer(batch_size=16)
+    model.fit(np.zeros((320, 8)), np.zeros((320, 2)), batch_size=16, verbose=0, callbacks=[timer])
+    assert foreign_policy.EAGER in store.read_record(timer.record(tmp_path))["marks"]
+
+
+def test_a_table_that_is_looked_up_in_is_no_arithmetic(tmp_path):
+    # The lie: "float32", of a model that multiplies in bfloat16 and has a large vocabulary.
+    import keras
+
+    class Texts(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = keras.layers.Embedding(10_000, 16, dtype="float32")
+            self.body = keras.layers.Dense(64, dtype="mixed_bfloat16")
+            self.head = keras.layers.Dense(2, dtype="float32")
+
+        def call(self, x):
+            return self.head(self.body(keras.ops.mean(self.table(x), 1)))
+
+    model, timer = Texts(), StepTimer(batch_size=16)
+    model.compile("sgd", "mse")
+    x, y = np.zeros((320, 8), "int32"), np.zeros((320, 2))
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[timer])
+    assert store.read_record(timer.record(tmp_path))["parameters"]["policy"] == "mixed_bfloat16"
+
+
+def test_steps_of_two_timers_at_once_are_said_to_be(tmp_path):
+    # The lie: two models trained by turns, each with the time of both: "1.00x" of 8.9x.
+    both = [StepTimer(batch_size=4, policy="float32", backend="tensorflow") for _ in range(2)]
+    for timer in both:  # one after the other
+        loop(timer, 20, lambda k: time.sleep(0.001))
+    for timer in both:
+        assert BESIDE not in store.read_record(timer.record(tmp_path / "apart"))["marks"]
+    both = [StepTimer(batch_size=4, policy="float32", backend="tensorflow") for _ in range(2)]
+    for _ in range(20):
+        for timer in both:
+            with timer.step():
+                time.sleep(0.001)
+    for timer in both:
+        assert BESIDE in store.read_record(timer.record(tmp_path / "by turns"))["marks"]
+
+
+def test_a_copy_of_a_timer_has_timed_nothing(tmp_path):
+    # Once "cannot pickle '_thread.lock' object": tuners copy the callbacks of each trial.
+    timer = StepTimer(batch_size=4, policy="float32", backend="tensorflow")
+    loop(timer, 20, lambda k: None)
+    other = copy.deepcopy({"callbacks": [timer]})["callbacks"][0]
+    assert other.windows == [] != timer.windows
+    loop(other, 20, lambda k: None)
+    record = store.read_record(other.record(tmp_path))
+    assert (record["parameters"]["batch_size"], record["parameters"]["policy"]) == (4, "float32")
 
 
 def test_another_policy_than_that_of_the_model_is_refused(tmp_path):

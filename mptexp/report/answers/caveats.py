@@ -283,9 +283,7 @@ def _to_do(flag: Flag, tables: Tables) -> str:
     # Each that is set ends a training where the other would go on.
     most = {name: max(one[name] or 0 for one in asked) for name in ("epochs", "max_steps")}
     options = " ".join(f"--set {name}={n * factor}" for name, n in most.items() if n)
-    longer = f"`mptexp run params.yaml {options} --out DIR`"
-    if next_commands.needs(tables):
-        longer = next_commands.command(tables, "run", next_commands.AGAIN, options)
+    longer = next_commands.command(tables, "run", next_commands.AGAIN, options)
     return f"{flag.remedy}: about {factor} times as many steps, {longer}"
 
 

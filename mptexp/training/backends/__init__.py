@@ -78,6 +78,12 @@ class Backend(Protocol):
     def is_deterministic(self) -> bool:
         """Whether it was told to give the same result each time, by us or by the environment."""
 
+    def is_eager(self, model: "keras.Model") -> bool:
+        """Whether it was told to execute a model's steps, or all, operation by operation.
+
+        False where that is the usual way.
+        """
+
     def threads(self) -> dict[str, int]:
         """How many threads it was told to compute with, by pool; 0 leaves the number to it."""
 
@@ -112,6 +118,9 @@ class Backend(Protocol):
             The images in the compute dtype, and mean and variance of the batch as a sample's, n /
             (n - 1) times Keras's, where n counts the pixels of the batch.
         """
+
+    def holds_new(self) -> bool:
+        """Whether arrays are held that were not when last asked; true where it waits for all."""
 
     def synchronize(self, model: "keras.Model | None") -> None:
         """Returns once the device has done all steps that were dispatched for this model."""

@@ -2,6 +2,7 @@
 
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -121,6 +122,11 @@ def is_deterministic() -> bool:
     return DETERMINISTIC in os.environ.get("XLA_FLAGS", "")
 
 
+def is_eager(model: "keras.Model") -> bool:
+    """By JAX's own setting, or by Keras's."""
+    return bool(jax.config.jax_disable_jit or getattr(model, "run_eagerly", False))
+
+
 def threads() -> dict[str, int]:
     """XLA's own pool has no setting."""
     return {}
@@ -144,6 +150,17 @@ def fused_batch_norm(
 ) -> tuple[Any, Any, Any]:
     """None: XLA fuses what it can by itself."""
     raise NotImplementedError("JAX has none; see spec.backends")
+
+
+_held: dict[int, weakref.ref[Any]] = {}  # by their ids, which others have once they are gone
+
+
+def holds_new() -> bool:
+    """Of what JAX itself lists, without what was made and dropped meanwhile."""
+    before = {place for place, array in _held.items() if array() is not None}
+    _held.clear()
+    _held.update((id(array), weakref.ref(array)) for array in jax.live_arrays())
+    return not _held.keys() <= before
 
 
 def synchronize(model: "keras.Model | None") -> None:

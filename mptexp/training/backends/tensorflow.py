@@ -144,6 +144,11 @@ def is_deterministic() -> bool:
     return bool(config.is_op_determinism_enabled()) or by_environment
 
 
+def is_eager(model: "keras.Model") -> bool:
+    """By TensorFlow's own setting, or by Keras's."""
+    return bool(tf.config.functions_run_eagerly() or getattr(model, "run_eagerly", False))
+
+
 def threads() -> dict[str, int]:
     """Within an operation, and operations beside one another."""
     pools = tf.config.threading
@@ -182,6 +187,11 @@ def fused_batch_norm(
         is_training=not moving,
     )
     return y, mean, variance
+
+
+def holds_new() -> bool:
+    """It waits for all."""
+    return True
 
 
 def synchronize(model: "keras.Model | None") -> None:

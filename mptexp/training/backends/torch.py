@@ -158,6 +158,11 @@ def is_deterministic() -> bool:
     return bool(torch.are_deterministic_algorithms_enabled())
 
 
+def is_eager(model: "keras.Model") -> bool:
+    """Keras compiles nothing here: it is the usual way."""
+    return False
+
+
 def threads() -> dict[str, int]:
     """Within an operation, and operations beside one another; a number even where none was set."""
     return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
@@ -186,6 +191,11 @@ def fused_batch_norm(
         images, mean, variance, scale, offset, training=not moving, momentum=1.0, eps=epsilon
     )
     return y if channels_first else y.movedim(1, -1), mean, variance
+
+
+def holds_new() -> bool:
+    """It waits for all."""
+    return True
 
 
 def synchronize(model: "keras.Model | None") -> None:

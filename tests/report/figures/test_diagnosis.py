@@ -33,6 +33,18 @@ def test_no_layer_is_drawn_far_above_its_roof(sweep):
     assert sum(len(dots.get_offsets()) for dots in axis.collections) > 10
 
 
+def test_the_caption_counts_what_took_time_alone():
+    # The lie: "10 of 12" bound by memory, where the table of layers has 9 of 11.
+    (found,) = [one for one in published("tf32-h200").verdicts if one.traced]
+    (caption,) = {
+        figure.draw()[1] for figure in all_figures.figures(published("tf32-h200"), "roofline")
+    }
+    layers = why_tables.layer_rows(found)
+    bound = layers["Bound by"].value_counts()
+    of = bound["memory"] + bound["arithmetic"]
+    assert f"Bound by memory: {bound['memory']} of {of} under tensorfloat32" in caption
+
+
 def test_a_layer_stands_on_the_side_of_its_ridge_that_the_caption_counts(sweep):
     # The lie: conv2d counted as bound by arithmetic, its dot left of the ridge of its roof.
     for found in (one for one in sweep.verdicts if one.traced and why_tables.names_layers(one)):

@@ -60,6 +60,8 @@ def test_the_first_screen_has_all_its_parts_in_order(sweep):
         (f"Is it fast, and does {'x' * 120} so?", "Is it fast?"),
         (f"Why is it fast: the {'x' * 120}?", "Why is it fast?"),
         (f"Is {'x' * 120} fast?", f"Is {'x' * 120} fast?"),
+        # Once "…, does it learn?", cut off before the last of three.
+        (f"Is it fast, does it learn, and why {'x' * 120}?", "Is it fast, and does it learn?"),
     ],
 )
 def test_of_a_long_question_the_first_clauses_are_shown(sweep, asked, shown, monkeypatch):

@@ -166,6 +166,14 @@ def test_energy_per_image_is_not_valid_where_times_are_not():
     assert rows["Power"].tolist() == ["100 W", "100 W"]
 
 
+def test_readings_of_some_repeats_say_of_how_many():
+    # The lie: "medians over repeats", of the one of three in which the device was read.
+    runs = [record(block=block) for block in range(3)]
+    runs[1] |= {"readings": {"readings": 4, "power_w": 100.0, "utilization_frac": 0.5}}
+    (row,) = text_tables.sensor_rows(tables(runs)).to_dict("records")
+    assert (row["Power"], row["Utilization"]) == ("100 W (1 of 3 runs)", "50 % (1 of 3 runs)")
+
+
 def test_what_disturbed_one_repeat_is_not_hidden_by_the_others():
     # The lie: "Throttled 0 % of readings" beside "(not valid: throttled)", a median of three.
     runs = [record(block=block) for block in range(3)]
