@@ -245,9 +245,10 @@ def _line(node: Any, step: str | int, line: int | None) -> int | None:
 
 def _check_keys(node: dict[Any, Any], line: int | None) -> None:
     for key in node:
+        at = _line(node, key, line)
         if not isinstance(key, str):
-            raise DocumentError(f"a key is {_named(key)}; allowed: a name, which is a text", line)
-        _check_value(key, line)
+            raise DocumentError(f"a key is {_named(key)}; allowed: a name, which is a text", at)
+        _check_value(key, at)
 
 
 def _check_value(value: Any, line: int | None) -> None:
