@@ -21,6 +21,7 @@ from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.run import Run
 
 MOST_HERE = 3  # comparisons that a sentence sets beside published ones
+CHIP = re.compile(r"\b(?:[A-Z]{1,2}\d{2,4}|RTX \d{4})\b")  # in the name of a GPU
 LIMIT = 25  # rows of a table: more is a file, not a report
 STUDIES = {
     "keydana2020": "S. Keydana, 2020",
@@ -82,6 +83,7 @@ def section(tables: Tables) -> Section | None:
     speeds = beside[beside.unit != "%"]
     accuracies = beside[(beside.unit == "%") & _learns(results).any()]
     sentences = [*_binaries(results), *_repeats(results, runs), *_at_other_sizes(rows, tables)]
+    sentences += _on_this_device(rows, runs)
     if speeds.empty and accuracies.empty and not sentences:
         return None
     shown = [speeds[:LIMIT], accuracies[:LIMIT]]
@@ -133,6 +135,37 @@ def _at_other_sizes(rows: pd.DataFrame, tables: Tables) -> list[str]:
             "compare."
         )
     return sentences
+
+
+def _on_this_device(rows: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """Rates that were published for the device that was measured here, at no batch size stated."""
+    unstated = rows[["batch_size_baseline", "batch_size_mixed"]].isna().all(axis=1)
+    rates = rows[unstated & (rows.unit == "img/s") & (rows.replicas == 1)]
+    measured = runs[(runs.replicas == 1) & ~runs.emulated.astype(bool)].dropna(
+        subset="images_per_s"
+    )
+    sentences = []
+    for (model, phase, device), own in measured.groupby(["model", "phase", "gpu_model"]):
+        chips = [re.compile(rf"\b{chip}\b") for chip in CHIP.findall(str(device))]
+        alike = rates[(rates.model_here == model) & (rates.phase == phase)]
+        is_it = alike.device.map(lambda name, chips=chips: any(c.search(name) for c in chips))
+        best = own.groupby(["policy", *POINT]).images_per_s.apply(geometric_mean).groupby("policy")
+        here = wording.listed([_rate(value, policy) for policy, value in best.max().items()])
+        sentences += [
+            f"{wording.verbatim(model)}, {in_words('phase', phase)}, published for "
+            f"{wording.verbatim(row.device)} at a batch size that is not stated "
+            f"({linked(row.study, row.source_mixed)}): "
+            f"{_rate(row.value_baseline, row.policy_baseline)} and "
+            f"{_rate(row.value_mixed, row.policy_mixed)}. Measured here, at most: {here}."
+            for row in alike[is_it.astype(bool)].itertuples()
+            if row.speedup > 0
+        ]
+    return sentences
+
+
+def _rate(value: float, policy: str) -> str:
+    named = policy.replace("tensorfloat32", wording.default_name("tensorfloat32"))
+    return f"{float(f'{value:.4g}'):,g} images/s in {wording.verbatim(named)}"
 
 
 def _why_apart(tables: Tables, model: str, phase: str) -> str:
