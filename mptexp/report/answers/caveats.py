@@ -139,7 +139,11 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
     steps = [*dict.fromkeys(filter(None, first))]
     blocks = tables.results.block.nunique()
     lacking = FEWEST - int(blocks if math.isnan(compared) else compared)
-    if lacking > 0:  # which measures all of it again
+    left = sum(tables.asked.missing.values())
+    if lacking > 0 and left and blocks >= FEWEST:
+        here, lost = next_commands.command(tables, "run"), wording.count(left, "missing run")
+        steps.append(f"run {here}, which measures {lost} and what else their blocks hold")
+    elif lacking > 0:  # which measures all of it again
         repeats = blocks + lacking
         keys = [*points.POINT, "policy"]
         each = speedups.with_jit(tables.results).groupby(keys, dropna=False)[["wall_s"]].mean()

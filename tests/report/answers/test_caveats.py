@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -8,6 +9,7 @@ from support import PROJECT, mptexp
 
 from mptexp import api
 from mptexp.analysis import validity
+from mptexp.analysis.completeness import Asked
 from mptexp.records import instrument_checks, interference, schema, store, timed_windows
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, measured_sweep
@@ -378,6 +380,15 @@ def test_what_measuring_all_again_costs_counts_runs_that_were_never_made():
     said = caveats.remedies(tables(made[:-1]), "time", 1)
     assert "--set repeats=4`" in said
     assert "which measures 8 runs" in said
+
+
+def test_what_is_missing_of_enough_repeats_is_advised_alone():
+    # Once "--set repeats=4 …, which measures 12 runs", of nine of which two had no record.
+    made = [record(policy, block) for policy in ("float32", "bfloat16") for block in range(3)]
+    some = replace(tables(made[:-1]), asked=Asked(missing={"local": 1}, planned=6))
+    said = caveats.remedies(some, "time", 2)
+    assert "`mptexp run params.yaml --out .` in this report's folder, which measures 1 mis" in said
+    assert "repeats=" not in said
 
 
 def test_a_repair_tries_those_again_that_did_not_come_to_an_end():
