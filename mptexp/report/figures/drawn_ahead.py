@@ -5,6 +5,7 @@ Neither waits for the other: the notebook takes what it finds drawn, and draws w
 
 import multiprocessing
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,7 +53,8 @@ def drawing(figures: Callable[[], Iterable["SweepFigure"]], folder: Path) -> Ite
     try:
         # Ctrl-C reaches both: that process keeps what is held here. Where no more are allowed, the
         # notebook draws all.
-        with interrupt.held(), suppress(OSError):
+        with interrupt.held(), suppress(OSError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python 3.12, because libraries have threads
             process.start()
         yield
     finally:
