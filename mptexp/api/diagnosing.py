@@ -140,8 +140,8 @@ def _diagnosis(
     if not pairs:
         raise ParamsError(
             f"{place.root}: Keras trained no point well under both a baseline (the device's "
-            "default or float32) and another policy, so there is nothing to diagnose; "
-            f"`mptexp report {place.root}` shows how its runs ended"
+            "default or float32) and another policy, so there is nothing to diagnose (plain loops "
+            f"and inference are not traced); `mptexp report {place.root}` shows how its runs ended"
         )
     traced = [run for pair in pairs for run in pair.traced]
     yield "runs whose steps are traced", traced

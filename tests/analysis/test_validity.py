@@ -244,13 +244,13 @@ def test_too_few_windows_say_how_long_a_run_must_be():
     (sentence,) = [text for text in caveats.sentences(made) if "too few windows" in text]
     # 9 steps of 0.1 s are 0.9 s, where 12 windows of 0.2 s are wanted.
     assert "4 times as many steps" in sentence
-    assert "--set epochs=80 --out DIR" in sentence
+    assert "--out ../again --set epochs=80" in sentence
     # The lie: "--set max_steps=120" alone, of a training that its epochs would end before.
     rows = list(runs(timing={"step_ci": None, "ended_by": "max_steps"}))
     for row in rows:
         row["parameters"]["max_steps"] = 30
     (sentence,) = [t for t in caveats.sentences(tables(rows)) if "too few windows" in t]
-    assert "--set epochs=80 --set max_steps=120 --out DIR" in sentence
+    assert "--out ../again --set epochs=80 --set max_steps=120" in sentence
 
 
 def on_two_machines():

@@ -25,6 +25,7 @@ from mptexp.report.text import markdown, wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
+from mptexp.spec.run import defaults
 
 REMEDIES = 2  # named in what to do
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
@@ -462,6 +463,7 @@ def conditions(tables: Tables) -> list[str]:
             _epochs(tables),
             _batches(runs),
             _limited(tables),
+            _input(tables),
             ", ".join(versions),
             f"n = {of}{wording.count(blocks, 'repeat')}, {wording.count(len(runs), 'run')}",
         )
@@ -493,6 +495,12 @@ def _limited(tables: Tables) -> str:
     limits = {schema.known_parameters(r).get("cpu_isa", "default") for r in tables.records}
     limit = limits.pop() if len(limits) == 1 else "default"
     return f"limited to {in_words('cpu_isa', limit)}" * (limit != "default")
+
+
+def _input(tables: Tables) -> str:
+    """`one batch kept on the device`: how all runs were fed, where it is not the usual way."""
+    modes, usual = set(tables.results.input_mode), defaults()["input_mode"]
+    return in_words("input_mode", modes.pop()) if len(modes) == 1 and modes != {usual} else ""
 
 
 def _epochs(tables: Tables) -> str:

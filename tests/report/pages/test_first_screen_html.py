@@ -371,6 +371,17 @@ def test_that_nothing_was_learned_is_no_fault_of_runs_that_time_steps(how, warne
     assert ("runs ended once their times were known" in page) != warned
 
 
+def test_a_sweep_without_an_input_says_so_on_its_first_screen():
+    # The lie: "trains 1.01x as fast as TF32", and not a word that one batch was kept on the device.
+    rows = [record(block=block) for block in range(2)]
+    said = "one batch kept on the device"
+    assert said not in first_screen_html.conditions(tables(rows))
+    rows[0]["parameters"]["input_mode"] = "resident"
+    assert said not in first_screen_html.conditions(tables(rows))  # of some, their rows say it
+    rows[1]["parameters"]["input_mode"] = "resident"
+    assert said in first_screen_html.conditions(tables(rows))
+
+
 def test_a_page_says_after_how_many_epochs_its_accuracies_are():
     # 36 % of a network that trained for two epochs was taken for one that is broken.
     rows = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(3)]
