@@ -20,7 +20,6 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 if TYPE_CHECKING:
-    from mptexp.diagnosis.pairs import Pair
     from mptexp.diagnosis.verdict import Verdict
 
 
@@ -80,18 +79,10 @@ def execute_diagnosis(
         if not finished:
             execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
             ended = not any(p.due for p in remeasuring.chosen(job, only))
-        if not ended and not _pairs(job, chosen):
-            return False  # once its runs end well, there is something to diagnose
-        for what, runs in _diagnosis(job, [p.run_id for p in chosen], traces_only, output):
+        run_ids = [p.run_id for p in chosen]
+        for what, runs in _diagnosis(job, run_ids, traces_only, output, ended):
             ended &= _execute_batch(what, runs, job, output)
     return ended
-
-
-def _pairs(job: Job, chosen: Sequence[plan.Planned]) -> list["Pair"]:
-    from mptexp.analysis import sweep_tables
-    from mptexp.diagnosis.pairs import pairs
-
-    return pairs(sweep_tables.load(job.directory), [p.run_id for p in chosen])
 
 
 def verdicts(job: Job) -> list[dict[str, Any]]:
@@ -126,7 +117,7 @@ def _plain(verdict: "Verdict") -> dict[str, Any]:
 
 
 def _diagnosis(
-    job: Job, run_ids: Sequence[str], traces_only: bool, output: Output
+    job: Job, run_ids: Sequence[str], traces_only: bool, output: Output, ended: bool = True
 ) -> Iterator[tuple[str, list[Run]]]:
     """Yields what to execute next and what it is called; the results decide what comes after."""
     from mptexp.analysis import sweep_tables
@@ -137,6 +128,8 @@ def _diagnosis(
     place = job.directory
     tables = sweep_tables.load(place)
     pairs = diagnosed(tables, run_ids)
+    if not pairs and not ended:
+        return  # once its runs end well, there is something to diagnose
     if not pairs:
         raise ParamsError(
             f"{place.root}: Keras trained no point well under both a baseline (the device's "
