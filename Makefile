@@ -1,5 +1,6 @@
 # make quickstart   a first report, from nothing;  make lab   JupyterLab
-# make check  what needs no Jupyter kernel, browser or training: five to eight minutes on 2 cores
+# make check  what needs no Jupyter kernel, browser or training, and takes no second: under three
+#   minutes on 2 cores; make slow lists anew what takes one
 # make test   all checks
 # make soak   200 runs while kernels, workers and sweeps are killed at random, and commands while
 #   they write; 500 forks of a process with a framework; other random values; 10,000 damaged params
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 # Hundreds of processes of the tests import the same modules: each is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart check test lint lab wheel-test bench soak docs reference
+.PHONY: quickstart check test slow lint lab wheel-test bench soak docs reference
 
 quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
@@ -24,7 +25,12 @@ quickstart: .venv/installed
 # Of drawn values the first fifteen; `make test` has them all.
 check: lint
 	$(PYTEST) --numprocesses auto --maxprocesses 4 --hypothesis-profile quick \
-		-m "not kernel and not bench and not soak"
+		-m "not kernel and not slow and not bench and not soak"
+
+slow: .venv/installed-dev
+	$(PYTEST) --numprocesses auto --maxprocesses 4 --hypothesis-profile quick \
+		-m "not kernel and not bench and not soak" --junitxml=build/tests.xml
+	$(BIN)/python tests/slow_tests.py build/tests.xml
 
 # Four processes, because those that wait for processes of their own leave cores idle.
 test: lint

@@ -16,6 +16,7 @@ from pathlib import Path
 import forked
 import pandas
 import pytest
+import slow_tests
 from hypothesis import HealthCheck, settings
 from support import (
     CHROMIUM,
@@ -263,8 +264,11 @@ LONGEST = (
 def pytest_collection_modifyitems(items):
     order = {f"{PROJECT}/tests/{name}.py": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(str(item.path), len(order)))
+    slow = {f"{PROJECT}/tests/{name}" for name in slow_tests.names()}
     for item in items:
         mark(item)
+        if f"{item.path}::{item.originalname}" in slow:
+            item.add_marker("slow")
 
 
 def pytest_collection_finish():

@@ -3,14 +3,15 @@
 What only some of this needs is imported inside functions: pandas alone takes half a second.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.api.commands import is_free
-from mptexp.errors import ParamsError, Stopped
+from mptexp.errors import Interrupted, ParamsError, Stopped
 from mptexp.execution import device_slots, directory, fork_client, plan, preparation
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from mptexp.analysis.layer_search import Needed, Trial
 
 
+@contextmanager
+def _goes_on_with_nothing() -> Iterator[None]:
+    """Where trainings are interrupted, nothing is said of what is kept: each call begins anew."""
+    try:
+        yield
+    except Interrupted:
+        raise KeyboardInterrupt from None
+
+
+@_goes_on_with_nothing()
 def advise(
     job: Job,
     only: Sequence[str] = (),
@@ -50,7 +61,8 @@ def advise(
     Raises:
         ParamsError: also where the directory holds anything but an earlier probe, or another
             command is at work in it.
-        Interrupted, Stopped: as `sweep.execute` does.
+        KeyboardInterrupt: after Ctrl-C; the next call begins anew.
+        Stopped: as `sweep.execute` does.
     """
     from mptexp.analysis import out_of_range, range_advice, short_trainings, sweep_tables
     from mptexp.report.answers import dynamic_range
@@ -91,6 +103,7 @@ def _first(job: Job, only: Sequence[str]) -> Run:
     return min((p for p in chosen if p.run_id in order), key=lambda p: order.index(p.run_id)).run
 
 
+@_goes_on_with_nothing()
 def advise_layers(
     job: Job,
     policy: str,
@@ -120,8 +133,9 @@ def advise_layers(
         ParamsError: also where the policy computes in float32, the directory holds anything but an
             earlier search, or another search is at work in it: each reads only its own
             trainings.
-        Interrupted, Stopped: as `sweep.execute` does; also where a training could not be made, and
-            where no layer is needed to keep up with a training in float32 that learned nothing.
+        KeyboardInterrupt: after Ctrl-C; the next call begins anew.
+        Stopped: as `sweep.execute` does; also where a training could not be made, and where no
+            layer is needed to keep up with a training in float32 that learned nothing.
     """
     from mptexp.analysis import layer_search, short_trainings
     from mptexp.report.answers import layers_needed
@@ -150,6 +164,7 @@ def _execute_anew(
 ) -> None:
     """Trains always anew, since the model or the data may have been changed."""
     _refuse_other(job.directory, questions)
+    output = replace(output or Output(), anew=True)
     execute(job, fresh=True, how=how, output=output, lock=lock, discard=True)
 
 

@@ -415,9 +415,9 @@ def diagnose(
     target = params if isinstance(params, Sweep) else _named(params)
     place = None if out is None else resolved(out)
     job, finished = diagnosing.open_diagnosis(target, place, _overrides(parameters))
-    brief = Output(brief=True)
-    diagnosing.execute_diagnosis(job, _filters(only), traces_only, finished, output=brief)
-    return notebook_explanation.explanation(SweepDir(resolved(job.directory.root)), 0)
+    chosen, brief = _filters(only), Output(brief=True)
+    ended = diagnosing.execute_diagnosis(job, chosen, traces_only, finished, output=brief)
+    return notebook_explanation.explanation(SweepDir(resolved(job.directory.root)), 0, ended)
 
 
 def explain(

@@ -134,11 +134,11 @@ def planned(
 def absent(runs: Iterable[Run]) -> list[str]:
     """Returns a sentence for each backend of some runs that is not installed here.
 
-    Their runs would end as unsupported, which no later call tries again.
+    Their runs would end as unsupported, and be tried again once it is installed.
     """
     names = sorted({run.backend for run in runs})
     return [
-        f"{name} is not installed here, and runs that need it end as unsupported, for good: "
+        f"{name} is not installed here, and runs that need it end as unsupported until it is: "
         f"mptexp doctor --backend {name} says what to install first"
         for name in names
         if importlib.util.find_spec(name) is None

@@ -1,6 +1,6 @@
 """Commands that plan, execute and diagnose a sweep."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from mptexp.cli.common import (
     Set,
     caution,
     command,
+    err,
     in_json,
     out,
     progress,
@@ -26,9 +27,11 @@ from mptexp.cli.common import (
 )
 from mptexp.errors import ParamsError
 from mptexp.host.terminal import plain
+from mptexp.records.schema import FINAL
 
 if TYPE_CHECKING:
     from mptexp.execution.job import Job
+    from mptexp.execution.progress import Output
 
 
 # Follows an estimate that does not count them.
@@ -167,7 +170,7 @@ def run(
     job = api.open_sweep(file, directory, overrides or [])
     seconds = (timeout or job.sweep.timeout_min) * 60
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
-    output = api.Output(progress(), on_record=_print_record if in_json() else None)
+    output = _output(_print_record if in_json() else None)
     flagged = _flagged(job, fresh) if repair else frozenset()
     for sentence in api.idle(job.sweep):
         caution(sentence)
@@ -209,6 +212,21 @@ def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
     return flagged
 
 
+def _output(on_record: Callable[[Mapping[str, Any]], None] | None = None) -> "Output":
+    """Where a command says what it does: with --quiet, why runs failed alone."""
+    from mptexp import api
+
+    if progress().quiet:
+        on_record = on_record or _print_failure
+    return api.Output(progress(), on_record=on_record)
+
+
+def _print_failure(record: Mapping[str, Any]) -> None:
+    if record["status"] not in FINAL:
+        said = plain(f"run {record['run_id']}: {record['status']}: {record['error']}")
+        err().print(f"[bold red]error[/] {said}", soft_wrap=True)
+
+
 def _print_record(record: Mapping[str, Any]) -> None:
     from mptexp.analysis import validity
 
@@ -239,9 +257,7 @@ def diagnose(
     from mptexp import api
 
     job, finished = api.open_diagnosis(target, directory, overrides or [])
-    ended = api.execute_diagnosis(
-        job, only or [], traces_only, finished, data_dir, api.Output(progress())
-    )
+    ended = api.execute_diagnosis(job, only or [], traces_only, finished, data_dir, _output())
     shown = {} if no_report else show_report(job.directory.root)
     result({"ended": ended, "verdicts": api.verdicts(job), **shown})
     if not ended:
@@ -280,7 +296,7 @@ def advise(
 
     place = directory or Path("reports") / f"{file.stem}-{'layers' if layers else 'advice'}"
     job = api.open_sweep(file, place, overrides or [])
-    shown = api.Output(progress())
+    shown = _output()
     if layers:
         sentences, proof = api.advise_layers(job, layers, only or [], steps or 300, data_dir, shown)
         result({"advice": sentences, "params": proof} | show_report(place))

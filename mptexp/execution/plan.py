@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,14 @@ def _planned(run_id: str, run: Run, path: Path) -> Planned:
         record = {"status": DAMAGED}
     # Only the machine on which a run failed tries it again.
     again = record["status"] not in schema.FINAL and due == ELSEWHERE
-    state = due if again else record["status"]
+    state = due if again or _is_installed_since(record, run) else record["status"]
     return Planned(run_id, run, state, record.get("wall_s"), record.get("invocation", ""))
+
+
+def _is_installed_since(record: Mapping[str, Any], run: Run) -> bool:
+    """Whether a run ended for want of its backend, which is there now."""
+    lacked = str(record.get("error", "")).startswith(f"{run.backend} is not installed;")
+    return lacked and record["status"] == "unsupported" and find_spec(run.backend) is not None
 
 
 def _is_there(path: Path) -> bool:

@@ -44,12 +44,14 @@ class Output:
         brief: whether to leave out what opens a sweep: how many runs, where to, how long.
         on_record: called with the record of each run that has ended.
         fresh: whether the same command again would discard what this one has finished.
+        anew: whether it would in any case, as `mptexp advise` does.
     """
 
     console: Console = field(default_factory=cell_console)
     brief: bool = False
     on_record: Callable[[Mapping[str, Any]], None] | None = None
     fresh: bool = False
+    anew: bool = False
 
     def say(self, text: str, style: str | None = None) -> None:
         """Prints a line, however long, with its control characters shown."""
@@ -74,9 +76,10 @@ class Output:
                 self.say(f"{again} of them {'is' if again == 1 else 'are'} measured again: {why}")
         if due:
             runs = f"{due} {'run' if due == 1 else 'runs'} of {job.notebook.stem}"
+            again = f"; the same command{' without --fresh' * self.fresh} goes on"
             self.say(
                 f"{runs} into {job.directory.root}, {expected(chosen, costs)} "
-                f"(Ctrl-C stops; the same command{' without --fresh' * self.fresh} goes on)"
+                f"(Ctrl-C stops{again * (not self.anew)})"
             )
 
 

@@ -25,6 +25,8 @@ def read(place: SweepDir) -> tuple[int, list[str]]:
     parts = (place, place.diagnosis)
     files = [file for part in parts for file in sorted(part.runs.glob(f"*/{xplane.FILE}"))]
     if not files:
+        if not place.root.exists():
+            raise store.refusal(place, [])
         raise ParamsError(
             f"{place.root}: holds no trace; runs with profile true keep theirs where xprof is not "
             "installed, else it is read at once"

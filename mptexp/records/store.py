@@ -186,7 +186,8 @@ def _other_parameters(record: Mapping[str, Any]) -> str:
 
 def refusal(directory: SweepDir, damaged: Sequence[str]) -> ParamsError:
     """Why nothing can be said of a directory in which no record can be read."""
-    why = "holds no record of a run; give the directory of a sweep, such as reports/quickstart"
+    there = "holds no record of a run" if directory.root.exists() else "there is no such directory"
+    why = f"{there}; give the directory of a sweep, such as reports/quickstart"
     if damaged:
         why = f"none of its records can be read: {damaged[0]}"
     return ParamsError(f"{directory.root}: {why}")

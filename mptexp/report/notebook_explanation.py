@@ -178,8 +178,14 @@ class Explanation:
         return HTML(f"{note}{figure.html()}") if figure else None
 
 
-def explanation(directory: SweepDir, pair: int) -> Explanation:
-    """The explanation of one pair of a sweep; says what is missing where there is none."""
+def explanation(directory: SweepDir, pair: int, ended: bool = True) -> Explanation:
+    """The explanation of one pair of a sweep; says what is missing where there is none.
+
+    Args:
+        directory: the sweep's.
+        pair: which of its pairs.
+        ended: whether every run ended that was to tell why.
+    """
     name = wording.verbatim(str(directory.root))
     if not directory.root.is_dir():
         return Explanation(None, pair, f"{name}: there is no such directory.")
@@ -190,6 +196,7 @@ def explanation(directory: SweepDir, pair: int) -> Explanation:
     if not sweep.verdicts:
         timed = all(map(is_of_timer, sweep.tables.records))
         cure = caveats.OWN_RUN if timed else "run `mptexp diagnose` on it"
+        cure = cure if ended else "some runs failed; the same call tries them again"
         return Explanation(None, pair, f"{name} is not diagnosed: {cure}.")
     if not 0 <= pair < len(sweep.verdicts):
         most = len(sweep.verdicts) - 1

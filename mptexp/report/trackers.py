@@ -181,6 +181,7 @@ def _to_mlflow(sweep: MeasuredSweep, runs: Sequence[Exported], store: str) -> tu
     with _refused(store):
         import mlflow
 
+        _refuse_closed_folder(store or mlflow.get_tracking_uri())
         client = mlflow.MlflowClient(store or None)
         known = client.get_experiment_by_name(directory.name)
         experiment = known.experiment_id if known else client.create_experiment(directory.name)
@@ -203,6 +204,22 @@ def _to_mlflow(sweep: MeasuredSweep, runs: Sequence[Exported], store: str) -> tu
             if run.run_id in there:
                 client.delete_run(there[run.run_id].info.run_id)
         return store or mlflow.get_tracking_uri(), [run.run_id for run in changed]
+
+
+def _refuse_closed_folder(store: str) -> None:
+    """Refuses a file of SQLite's that nobody can write: MLflow would try for two minutes."""
+    kind, _, path = store.partition("?")[0].partition(":///")
+    file, folder = Path(path), Path(path).absolute().parent
+    if kind == "sqlite" and not (os.access(folder, os.W_OK) and folder.is_dir()):
+        why = "takes no files" if folder.is_dir() else "is no folder"
+    elif kind == "sqlite" and file.exists() and not (os.access(file, os.W_OK) and file.is_file()):
+        folder, why = file.absolute(), "is no file that can be written"
+    else:
+        return
+    raise ParamsError(
+        f"--store {store}: {folder}: {why}; allowed: a tracking URI such as sqlite:///mlflow.db, "
+        "of a file in a folder that can be written"
+    )
 
 
 def _refuse_false_report(sweep: MeasuredSweep) -> None:
@@ -309,6 +326,8 @@ def _refused(store: str) -> Iterator[None]:
         logger.setLevel(logging.ERROR)
     try:
         yield
+    except ParamsError:  # a ValueError, and none of MLflow's
+        raise
     except (MlflowException, SQLAlchemyError, ValueError) as error:
         said = [*str(error).strip().splitlines(), type(error).__name__][0]
         raise ParamsError(f"{store or 'mlflow'}: MLflow refuses: {said}") from None

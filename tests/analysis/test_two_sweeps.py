@@ -223,7 +223,7 @@ def test_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("a", "nothing"), "nothing: holds no record of a run"),
+        (("a", "nothing"), "nothing: there is no such directory"),
         (("a", "a", "--format", "xml"), "--format xml: unknown; allowed: table, markdown, json"),
     ],
 )

@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 
-from support import PATIENCE_S, PROJECT, interrupt, started, until
+from support import PATIENCE_S, PROJECT, TINY, interrupt, started, until
 
 from mptexp.execution import local_executor
 from mptexp.execution.device_slots import Slot
@@ -89,3 +89,14 @@ def test_a_sweep_made_anew_and_interrupted_goes_on_without_fresh(light, gate, tm
     assert sweep.returncode == 130
     assert "(Ctrl-C stops; the same command without --fresh goes on)" in said
     assert errors.endswith("finished and kept; the same command without --fresh goes on\n")
+
+
+def test_advice_that_is_interrupted_promises_to_go_on_with_nothing(tmp_path):
+    # The lie: "the same command, without --fresh, goes on": it has no --fresh, and begins anew.
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    with started("advise", "tiny.yaml", "--steps", "100000", cwd=tmp_path) as advice:
+        until(lambda: "Ctrl-C" in advice.stdout.readline(), of=advice)
+        interrupt(advice)
+        _, errors = advice.communicate(timeout=PATIENCE_S)
+    assert advice.returncode == 130
+    assert errors.endswith("stopped; the same command can be given again\n")

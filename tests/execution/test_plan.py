@@ -2,6 +2,7 @@
 
 import io
 import json
+from importlib.util import find_spec
 
 import pytest
 from rich.console import Console
@@ -234,3 +235,24 @@ def test_runs_of_other_devices_are_due_everywhere(light, tmp_path):
     assert sorted(p.state for p in plan.runs(sweep, place)) == ["elsewhere", "pending"]
     assert [p.state for p in plan.runs(sweep, place, everywhere=True)] == ["pending", "pending"]
     assert json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)
+
+
+def test_a_run_that_lacked_its_backend_is_tried_again_where_that_was_installed(
+    light, tmp_path, monkeypatch
+):
+    if find_spec("torch") is not None:
+        pytest.skip("PyTorch is installed here")
+    light({"backend": ["torch"], "jit": ["auto", "on"]})
+    lacked, refused = _plan(tmp_path)
+    why = "torch is not installed; pip install torch"
+    _with_results(tmp_path, [lacked], status="unsupported", error=why)
+    why = "jit on is torch.compile under PyTorch, which needs Triton; take jit auto or off"
+    _with_results(tmp_path, [refused], status="unsupported", error=why)
+    assert [p.state for p in _plan(tmp_path)] == ["unsupported", "unsupported"]
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert {p.run_id: p.due for p in _plan(tmp_path)} == {
+        lacked.run_id: True,
+        refused.run_id: False,
+    }

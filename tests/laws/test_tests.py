@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import slow_tests
 from support import PROJECT, left_behind
 
 TESTS = PROJECT / "tests"
@@ -123,6 +124,22 @@ def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
         "test_gradients_are_clipped_without_their_loss_scale",  # it trains in this process
         "test_a_policy_that_fails_within_a_layer_is_not_advised",  # by a command's function
     } <= slow
+
+
+def test_what_takes_a_second_is_no_quick_check():
+    listed = [name.split("::") for name in slow_tests.names()]
+    missing = [
+        name
+        for name, test in listed
+        if not re.search(rf"^def {test}\(", (TESTS / name).read_text(), re.M)
+    ]
+    assert missing == []  # `make slow` lists them anew
+    words = ("--collect-only", "-q", "-p", "no:cacheprovider", "-m", "slow")
+    file = "analysis/test_emulated.py"
+    command = [sys.executable, "-m", "pytest", *words, f"tests/{file}"]
+    said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True).stdout
+    found = {*re.findall(r"::(\w+)", said)}
+    assert found == {test for name, test in listed if name == file} != set()
 
 
 def test_the_longest_files_are_files():

@@ -105,10 +105,15 @@ def test_a_study_is_known_by_its_name_anywhere(tmp_path):
     assert (done.returncode, (tmp_path / "x").exists()) == (2, False)
 
 
-def test_quiet_leaves_results_and_errors(tiny, tmp_path):
+def test_quiet_leaves_results_and_errors(tiny, light, tmp_path):
     done = mptexp("run", "tiny.yaml", "--no-report", "--quiet", cwd=tiny)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "unsupported" in mptexp("plan", "tiny.yaml", "-q", cwd=tiny).stdout
+    light({"seed": [1]})
+    done = mptexp("run", "light.yaml", "--no-report", "--retries", "0", "-q", cwd=tmp_path)
+    why = "failed: ValueError: the second value is odd"
+    assert re.fullmatch(rf"error run [0-9a-f]+: {why}\n", done.stderr), done.stderr
+    assert done.stdout == "1 of 1 runs failed; the same command tries them again\n"
     done = mptexp("plan", "absent.yaml", "-q", cwd=tmp_path)
     assert done.stderr.startswith("error absent.yaml")
 
@@ -175,7 +180,7 @@ def test_running_again_executes_nothing(tiny):
         (["run", "tiny.yaml", "--only", "policy=bfloat61"], "no run has it"),
         (["plan", "tiny.yaml", "--format", "xml"], "allowed: table, json"),
         (["plan"], "Missing argument"),
-        (["report", "absent"], "holds no record"),
+        (["report", "absent"], "absent: there is no such directory; give"),
         (["diagnose", "absent.yaml"], "no such file"),
         (["diagnose", "."], "params.yaml: no such file"),
         (["doctor", "--backend", "numpy"], "allowed: tensorflow, jax, torch"),
