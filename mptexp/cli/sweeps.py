@@ -27,7 +27,6 @@ from mptexp.cli.common import (
 )
 from mptexp.errors import ParamsError
 from mptexp.host.terminal import plain
-from mptexp.records.schema import FINAL
 
 if TYPE_CHECKING:
     from mptexp.execution.job import Job
@@ -222,6 +221,8 @@ def _output(on_record: Callable[[Mapping[str, Any]], None] | None = None) -> "Ou
 
 
 def _print_failure(record: Mapping[str, Any]) -> None:
+    from mptexp.records.schema import FINAL
+
     if record["status"] not in FINAL:
         said = plain(f"run {record['run_id']}: {record['status']}: {record['error']}")
         err().print(f"[bold red]error[/] {said}", soft_wrap=True)

@@ -98,7 +98,7 @@ def test_a_merge_prefers_the_record_whose_trace_was_read(place, tmp_path, order)
 def test_a_sweep_without_traces_is_refused(place):
     with pytest.raises(ParamsError, match="holds no trace; runs with profile true"):
         read_traces.read(place)
-    with pytest.raises(ParamsError, match="holds no trace"):
+    with pytest.raises(ParamsError, match="there is no such directory"):
         read_traces.read(SweepDir(place.root / "nothing"))
     assert not (place.root / "nothing").exists()
 

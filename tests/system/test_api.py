@@ -134,7 +134,7 @@ def test_what_is_no_path_is_refused_in_a_sentence(call, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: load("absent"), "absent: there is no such directory"),
+        (lambda: load("absent"), "absent: holds no record of a run"),
         (lambda: load(PUBLISHED, "steps"), "allowed: results, history, speedups"),
         (lambda: record(PUBLISHED, "absent"), "No such file"),
         (lambda: plan(Sweep(matrix={"policy": ["float32"]})), "needs the directory"),

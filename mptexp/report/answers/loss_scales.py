@@ -82,15 +82,20 @@ def of_training(tables: Tables, asked: Mapping[str, Any]) -> list[str]:
     return sentences(table[(table.point == accuracy.shared(asked)) & (table.policy == MIXED)])
 
 
-def _fails(own: pd.DataFrame) -> list[str]:
-    """With which scales a policy falls behind, and with which it diverges, always or at times."""
+def _fails(own: pd.DataFrame, named: bool = False) -> list[str]:
+    """With which scales a policy falls behind, and with which it diverges, always or at times.
+
+    Args:
+        named: whether the first says that these are loss scales.
+    """
     unscaled = set(own.loss_scale) >= {"none"} and 1.0 not in set(own.loss_scale)
     made = []
     for does, failed in _failing(own):
         if failed == [1.0] and unscaled:
             made.append(f"{does.removesuffix('with')}without a loss scale{_behind(own, does)}")
         else:
-            made.append(f"{does} {_scales(failed, _tried(own))}{_behind(own, does)}")
+            what = f"{_loss_scales(failed)} of " * (named and not made)
+            made.append(f"{does} {what}{_scales(failed, _tried(own))}{_behind(own, does)}")
     return made
 
 
@@ -103,7 +108,7 @@ def _behind(own: pd.DataFrame, does: str) -> str:
     return f" ({measure.between(rows.difference)})"
 
 
-def _failing(own: pd.DataFrame, order: Sequence[str] = (*WITH,)) -> list[tuple[str, list[float]]]:
+def _failing(own: pd.DataFrame) -> list[tuple[str, list[float]]]:
     """What a policy does with scales with which it fails, in the order of WITH, and these."""
     scales = loss_scale.ranges(own)
     diverged = own[(own.verdict == "diverged") & (own.loss_scale != "dynamic")]
@@ -118,7 +123,7 @@ def _failing(own: pd.DataFrame, order: Sequence[str] = (*WITH,)) -> list[tuple[s
     if len(failed["at times"]) == 1:
         lost, runs = counts[failed["at times"][0]]
         words["at times"] = words["at times"].replace("some", f"{lost} of {runs}")
-    return [(words[name], failed[name]) for name in order if failed[name]]
+    return [(words[name], failed[name]) for name in WITH if failed[name]]
 
 
 def _open(own: pd.DataFrame) -> list[str]:
@@ -146,12 +151,13 @@ def _few_images(rows: pd.DataFrame, tried: Sequence[float]) -> str:
 def _not_shown(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     """By how much the means differ of what an interval does not show, of few with which scale."""
     (measure,) = task_words.met(rows)
-    unit, each = f" {measure.unit}", [rows.loc[[i]] for i in rows.index]
-    each = each if len(rows) <= NAMED else [rows]
+    each = [rows.loc[[i]] for i in rows.index] if len(rows) <= NAMED else [rows]
+    unit, (short, _, what) = f" {measure.unit}", measure.unit.partition(" of ")
+    base = "float32" + f"'s {what}" * bool(what)
     first, *more = [f"{measure.between(r.difference)} {_with_all(r, tried)}" for r in each]
-    first = first.replace(unit, f"{unit} from float32", 1)
+    first = first.replace(unit, f" {short} from {base}", 1)
     ends = wording.listed([first, *(other.replace(unit, "", 1) for other in more)])
-    return f"ends {ends} ({wording.UNDECIDED}, {wording.repeats(rows.blocks)})"
+    return f"is {wording.UNDECIDED} ({wording.repeats(rows.blocks)}), in the mean {ends}"
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:
@@ -167,10 +173,10 @@ def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
     return rows.assign(verdict=rows.verdict.where(kept, near))
 
 
-def title(rows: pd.DataFrame, margin: float) -> str:
+def title(rows: pd.DataFrame) -> str:
     """Of the policy that bears least and still trains, with which scales it does.
 
-    Where none is shown to, how far by its means it ends behind float32, and what fails.
+    Where none is shown to, what fails.
 
     One that trains with all that were tried, which may be a single one, decides nothing beside one
     that does not.
@@ -179,7 +185,7 @@ def title(rows: pd.DataFrame, margin: float) -> str:
         return "float32 diverges too: nothing is shown of loss scales"
     trains = [(own, good) for own in _policies(rows) if len(good := _ending(own, "train"))]
     if not trains:
-        return _by_cost(rows, margin) or "No loss scale is shown to train as float32 does"
+        return _by_failure(rows) or "No loss scale is shown to train as float32 does"
     own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
     policy = own.policy.iloc[0]
     if len(good) == len(own) > 1:
@@ -209,39 +215,22 @@ def without_baseline(rows: pd.DataFrame) -> bool:
     return bool((rows.verdict == BASE_LOST).any())
 
 
-def _by_cost(rows: pd.DataFrame, margin: float) -> str:
-    """Of the policy that fails with the fewest scales, by its means: what each scale costs."""
+def _by_failure(rows: pd.DataFrame) -> str:
+    """Of the policy that fails with the fewest scales: with which, and what is open of the others.
+
+    By its mean alone no scale is ranked: a title is read without its intervals.
+    """
     failing = [(own, bad) for own in _policies(rows) if len(bad := _ending(own, *FAILS))]
     if not failing:
         return ""
     own, _ = min(failing, key=lambda one: len(one[1]))
-    policy, ends = own.policy.iloc[0], _ends(own, margin)
-    fails = [
-        f"{does}{f' {_loss_scales(failed)} of' * (not ends)} {_scales(failed, _tried(own))}"
-        for does, failed in _failing(own, ("diverge", "at times"))
-    ]
-    fails += [text for text in _dynamic_fails(own) if text.startswith("diverges")]
-    means = f"In the mean {policy} ends {wording.listed(ends)}" if ends else policy
-    return f"{means}{'; it ' * bool(ends and fails) or ' ' * bool(fails)}{wording.listed(fails)}"
-
-
-def _ends(own: pd.DataFrame, margin: float) -> list[str]:
-    """How far the means of a policy lie behind float32's, the nearest first, with which scales."""
-    compared = own[(own.verdict != "diverged") & own.difference.notna()]
-    is_near = compared.difference >= -margin
-    near, further = compared[is_near], compared[~is_near].sort_values("difference", ascending=False)
-    each = [further] if len(further) > NAMED else [further.loc[[i]] for i in further.index]
-    (measure,) = task_words.met(own)
-    made, tried = [], _tried(own)
-    if len(near):
-        only = "only " * (len(near) == 1 and len(own) > 1)
-        which = _with_all(near, tried, named=True)
-        made.append(f"at most {measure.margin(margin)} {measure.behind} {only}{which}")
-    for rows in each:
-        by = measure.lag(rows.difference, again=bool(made))
-        behind = f" {measure.behind}" * (not made)
-        made.append(f"{by}{behind} {_with_all(rows, tried, named=not made)}")
-    return made
+    fails, open_ = [*_fails(own, named=True), *_dynamic_fails(own)], _undecided(own)
+    said = f"{own.policy.iloc[0]} {wording.listed(fails)}"
+    if open_.empty:
+        return said
+    (measure,) = task_words.met(open_)
+    others = "other loss scale is" if len(open_) == 1 else "other loss scales are"
+    return f"{said}; the {others} {measure.open(open_)}"
 
 
 def advice(rows: pd.DataFrame, margin: float) -> str:

@@ -23,7 +23,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     based = [one for one in cases if not loss_scales.without_baseline(one[2])] or cases
     failing = [one for one in based if loss_scales.fails(one[2])]
     case, name, rows = (failing or based)[0]
-    title = wording.capitalized(loss_scales.where(name)) + loss_scales.title(rows, margin)
+    title = wording.capitalized(loss_scales.where(name)) + loss_scales.title(rows)
     if len(failing) > 1:
         title += f"; some scale fails in {len(failing)} of {wording.count(len(based), 'setting')}"
     order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))

@@ -71,17 +71,6 @@ class Measure:
         changes = 100 * differences.map(self.change)
         return f"{wording.signed_range(changes.min(), changes.max())} {self.unit}"
 
-    def lag(self, differences: pd.Series, again: bool) -> str:
-        """`1.8 percentage points`: how far figures lie behind, least first, without a sign.
-
-        Args:
-            again: whether the unit was said before.
-        """
-        changes = 100 * differences.map(self.change).abs()
-        unit = self.unit.partition(" of ")[0]
-        unit = f" {unit}" * (not again or unit == "%")
-        return f"{wording.signed_range(changes.min(), changes.max()).replace('+', '')}{unit}"
-
     def near(self, rows: pd.DataFrame, of: str = "") -> str:
         """`about the same in the mean as float32's, −0.4 [−5.8, +5.0] percentage points`.
 

@@ -431,7 +431,7 @@ def more_repeats(blocks: int) -> str:
     if blocks < FEWEST:
         return f"it takes at least {FEWEST} repeats that end well, not {blocks}, for an interval"
     more = repeats_to_halve(blocks)
-    return f"it takes at least {more} repeats, not {blocks}, to halve the intervals"
+    return f"it takes about {more} repeats, not {blocks}, to halve the intervals"
 
 
 # --- numbers ------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def test_a_policy_that_is_only_emulated_is_not_advised_while_its_accuracy_is_und
             made["history"][-1]["val_accuracy"] += change - 0.3
         return question.of(tables([made | {"timing": {}} for made in rows])).advice
 
-    more = "it takes at least 5 repeats, not 3, to halve the intervals."
+    more = "it takes about 5 repeats, not 3, to halve the intervals."
     assert told(False) == more
     keep = "to train on this device keep float32: it emulates **mixed_float16**; "
     assert told(True) == keep + more

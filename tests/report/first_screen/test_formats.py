@@ -51,7 +51,7 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
     ]
     change = "with **activations <7,8>, weights <8,8>** (+89.0 points): use <8,8> for activations ("
     assert answer.advice.startswith(change)
-    assert answer.advice.endswith("it takes at least 5 repeats, not 3, to halve the intervals.")
+    assert answer.advice.endswith("it takes about 5 repeats, not 3, to halve the intervals.")
 
 
 def test_what_rounding_decides_is_the_title():

@@ -111,7 +111,7 @@ def test_what_is_not_decided_is_not_advised_and_has_possible_ends():
         assert "accuracy undecided, " in answer.title
         assert answer.advice == (
             "keep float32: none is shown to keep the accuracy within 1 percentage point; it takes "
-            "at least 5 repeats, not 3, to halve the intervals."
+            "about 5 repeats, not 3, to halve the intervals."
         )
         assert "+10.0] percentage points" in answer.title
 
