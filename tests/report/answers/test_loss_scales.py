@@ -33,8 +33,8 @@ def test_an_interval_that_says_nothing_is_no_training():
     # Published once: "trains as float32 does" beside "undecided" in the table.
     assert "trains" not in sentence
     assert (
-        "float16** ends −1.0 percentage points from float32 with 1, −1.0 with 2, −1.0 with 4 and "
-        "−29.7 with 8 (undecided, n = 1 to 3)." in sentence
+        "float16** is undecided (n = 1 to 3), in the mean −1.0 percentage points from float32 with "
+        "1, −1.0 with 2, −1.0 with 4 and −29.7 with 8." in sentence
     )
 
 
