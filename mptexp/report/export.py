@@ -61,7 +61,8 @@ def _write(sweep: MeasuredSweep, folder: Path) -> None:
     shown = "" if tables.ok.empty else _tables(tables, folder)
     drawn = [_figure(figure, folder) for figure in all_figures.figures(sweep)]
     head = f"# {safe(first_screen_html.title(sweep))}\n\n*{safe(sweep.question)}*"
-    warnings = [*caveats.sentences(tables), *caveats.incomplete(tables)]
+    findings = first_screen_html.findings(sweep)
+    warnings = [*caveats.sentences(tables, findings), *caveats.incomplete(tables)]
     sentences = bullets([*warnings, *first_screen_html.alone(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")

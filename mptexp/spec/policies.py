@@ -108,6 +108,11 @@ class Policy:
             return self.quantization.replace("_", " ")
         return self.arithmetic if self.quantization else self.compute_dtype
 
+    @property
+    def promise(self) -> str:
+        """The same in words: Keras rounds no inputs under int4."""
+        return self.promised + " weights" * (self.name == "int4")
+
 
 ARITHMETICS = {
     row.name: row

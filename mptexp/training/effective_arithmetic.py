@@ -305,7 +305,12 @@ def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:
     promised = {"arithmetic": policy.promised, "weights": policy.variable_dtype}
     shares = [(settings[what].get(dtype, 0.0), what, dtype) for what, dtype in promised.items()]
     known = [part for part in shares if settings[part[1]]]
-    partly = [share_mark(*part) for part in known if part[0] < EFFECTIVE_SHARE]
+    words = {policy.promised: policy.promise}
+    partly = [
+        share_mark(share, what, words.get(dtype, dtype))
+        for share, what, dtype in known
+        if share < EFFECTIVE_SHARE
+    ]
     # Keras scales the loss by itself only where the policy of the whole model is mixed_float16.
     unscaled = (
         _trains(run)

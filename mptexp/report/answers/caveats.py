@@ -252,9 +252,15 @@ def _not_asked(tables: Tables) -> list[str]:
     ]
 
 
-def sentences(tables: Tables) -> list[str]:
-    """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do."""
-    return [*_unlike(tables), *(_sentence(*each, tables) for each in _counted(tables))]
+def sentences(tables: Tables, findings: Collection[str] = ()) -> list[str]:
+    """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do.
+
+    Args:
+        tables: of the sweep.
+        findings: names of flags that its answer speaks of, which are no faults.
+    """
+    made = (_sentence(*each, tables, findings) for each in _counted(tables))
+    return [*_unlike(tables), *made]
 
 
 def _unlike(tables: Tables) -> list[str]:
@@ -318,11 +324,16 @@ def not_compared(table: pd.DataFrame) -> list[str]:
     return [f"**Not comparable**: {_listed(by_name.values())}. These runs form no ratio."]
 
 
-def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
+def _sentence(
+    flag: Flag, runs: int, of: int, tables: Tables, findings: Collection[str] = ()
+) -> str:
     """What is lost first, then why, what holds all the same, and what to do."""
-    to_do = wording.capitalized(_to_do(flag, tables))
     opening = _opening(flag, runs, of, tables)
-    return " ".join(filter(None, [opening, _holds(tables, of_all=runs == of), f"{to_do}."]))
+    if flag.name in findings:
+        said = opening.replace("**Not valid: ", "**At chance level: ")
+        return f"{said} Here that is the finding, and nothing to repair."
+    to_do = wording.capitalized(_to_do(flag, tables))
+    return " ".join(filter(None, [opening, _holds(tables, findings, runs == of), f"{to_do}."]))
 
 
 def _opening(flag: Flag, runs: int, of: int, tables: Tables) -> str:

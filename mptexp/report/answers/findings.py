@@ -233,7 +233,7 @@ def _not_valid(rows: pd.DataFrame, opening: str) -> str:
         than = f"{wording.than(word)} {base_name(own.iloc[0])}"
         place = wording.at(verbatim(own.place.iloc[0])) if one_place else ""
         parts.append(" ".join(filter(None, [listed(numbers), word, than, place])))
-    parts += [f"{note} is in the type of the policy" for note in shared]
+    parts += [f"each policy applies to {note}" for note in shared]
     return f"{opening}: {'; '.join(parts)}"
 
 

@@ -499,7 +499,9 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """What else than the policy differs between the studies of some rows and this sweep."""
     runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
     images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
-    keydana = "resize, cache, shuffle, batch; no prefetch (here: input as in Keydana 2020)"
+    keydana = "resize, cache, shuffle, batch; no prefetch"
+    if any(run.input_mode == "keydana" for run in runs):
+        keydana += f" (here: {in_words('input_mode', 'keydana')})"
     inputs = [in_words("input_mode", run.input_mode) for run in runs]
     intervals = "95 % over blocks"
     if not tables.claims.low.notna().any():
@@ -518,11 +520,18 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
         for study, name, theirs, ours in DIFFER
         if rows.study.str.startswith(study).any()
     ]
+    lines = [line for line in lines if line[1] != line[2]]
     return pd.DataFrame(lines, columns=["What differs", "Published", "Measured here"])
 
 
 def _xla(runs: Sequence[Run], tables: Tables) -> Iterable[str]:
     return ("on" if (r.get("in_force") or {}).get("jit") else "off" for r in tables.records)
+
+
+def _resized(run: Run) -> str:
+    if run.dataset == "synthetic":
+        return "none: images are made in their size"
+    return "the same" if run.input_mode == "keydana" else "Pillow, antialiased"
 
 
 def _said(text: str) -> Callable[[Sequence[Run], Tables], Iterable[str]]:
@@ -543,9 +552,7 @@ DIFFER: tuple[tuple[str, str, str, Callable[[Sequence[Run], Tables], Iterable[st
         "keydana2020",
         "Resizing",
         "tf.image.resize, without antialiasing",
-        lambda runs, tables: (
-            "the same" if run.input_mode == "keydana" else "Pillow, antialiased" for run in runs
-        ),
+        lambda runs, tables: map(_resized, runs),
     ),
     (
         "keydana2020",

@@ -62,15 +62,15 @@ def _caption_memory(tables: Tables) -> str:
     valid = validity.sound(table, "memory")
     if valid.empty:
         return known
-    of = "Of what is valid, from" if len(valid) < len(table) else "From"
+    of = "medians over repeats" + ", of what is valid" * (len(valid) < len(table))
     least = valid.loc[valid.peak_memory_bytes.idxmin()]
     most = valid.loc[valid.peak_memory_bytes.idxmax()]
     ends = column_formats.cells(
         "peak_memory_bytes", [row.peak_memory_bytes for row in (least, most)]
     )
     return (
-        f"{of} {ends[0]} ({least.policy}, {least.place}) to {ends[1]} ({most.policy}, "
-        f"{most.place}). {known}"
+        f"From {ends[0]} ({least.policy}, {least.place}) to {ends[1]} ({most.policy}, "
+        f"{most.place}): {of}. {known}"
     )
 
 

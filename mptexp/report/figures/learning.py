@@ -1,6 +1,6 @@
 """Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -135,13 +135,11 @@ def _curves(
     wanted = [*POINT, "run_id", "policy", "epoch", "elapsed_s", value]  # of very many columns
     epochs = epochs[wanted].dropna(subset=value)
     data = style.by_point(epochs)
-    most = sorted(data, key=lambda panel: -_spread(panel[1], value))[: style.PANELS]
-    chosen = {title for title, _ in most}
+    chosen, which = _telling(data, value)
     figure, panels = style.panels([panel for panel in data if panel[0] in chosen])
     if len(chosen) < len(data):
         figure.set_label(
-            f"{len(chosen)} of {len(data):,} panels are shown, those in which policies differ "
-            "most; history.csv holds all."
+            f"{len(chosen)} of {len(data):,} panels are shown, {which}; history.csv holds all."
         )
     policies = style.policies(epochs)
     many = epochs.run_id.nunique() > style.VECTORS
@@ -211,11 +209,24 @@ def _published(axis: Axes, part: pd.DataFrame, value: str) -> None:
             axis.plot(known.index, known, label=PUBLISHED, **look)
 
 
-def _spread(part: pd.DataFrame, value: str) -> float:
-    """How far the policies' means are apart at the last epoch of a panel."""
-    last = part[part.epoch == part.epoch.max()]
-    means = last.groupby("policy")[value].mean()
-    return float(means.max() - means.min())
+def _telling(data: Sequence[style.Panel], value: str) -> tuple[set[str], str]:
+    """The titles of as many panels as a figure holds, and which these are, in words.
+
+    Where each panel has one policy alone, as of emulated formats, none differ in any.
+    """
+    means = {title: _means_at_end(part, value) for title, part in data}
+    spread = {title: own.max() - own.min() for title, own in means.items()}
+    if any(spread.values()):
+        order = sorted(means, key=lambda title: -spread[title])
+        return {*order[: style.PANELS]}, "those in which policies differ most"
+    order = sorted(means, key=lambda title: means[title].mean())
+    low = style.PANELS // 2
+    return {*order[:low], *order[low - style.PANELS :]}, "those that end lowest and highest"
+
+
+def _means_at_end(part: pd.DataFrame, value: str) -> pd.Series:
+    """The policies' means at the last epoch of a panel."""
+    return part[part.epoch == part.epoch.max()].groupby("policy")[value].mean()
 
 
 # --- repeats -------------------------------------------------------------------------------------
@@ -302,7 +313,7 @@ def _of_validation(task: tasks.Task) -> tuple[FigureRow, FigureRow]:
             f"{name}_by_epoch",
             "learning",
             f"{name.capitalize()} by epoch",
-            f"Validation {name} by epoch, a panel per batch size, a line per run and policy.",
+            f"Validation {name} by epoch, a panel per setting, a line per run and policy.",
             partial(_validated, task=task),
             partial(validation_by_epoch, task=task),
             partial(_caption_validation, task=task),
@@ -343,7 +354,7 @@ FIGURES = (
         "loss_by_epoch",
         "learning",
         "Training loss",
-        "Training loss by epoch, a panel per batch size, a line per run and policy.",
+        "Training loss by epoch, a panel per setting, a line per run and policy.",
         lambda sweep: single(sweep.tables, applies(sweep)),
         loss_by_epoch,
         _caption_loss,

@@ -162,6 +162,16 @@ def _rounding(settings: Sequence[Setting]) -> str:
         return ""
     cured = next(b.value for p, b, _ in settings if p is cure)
     ends = [wording.signed(value) for value in (cured, bar.value)]
+    # With another loss scale the same may train, if not as well.
+    scaled = [
+        (b.value, p.choice["loss_scale"])
+        for p, b, _ in settings
+        if p.choice["rounding"] == worst.choice["rounding"] and worst.differs_by_one(p)
+        if p.choice["loss_scale"] != worst.choice["loss_scale"]
+    ]
+    value, scale = min(scaled, default=(bar.value, "auto"))
+    if value < bar.value / 2:
+        ends[1] += f"; with a loss scale of {wording.power(scale)} {wording.signed(value)}"
     named = low_precision.setting(worst, [p for p, *_ in settings])
     return (
         f"{named} trains if rounded stochastically ({ends[0]} "
@@ -247,7 +257,7 @@ def _is_due(point: emulated.Point) -> bool:
 def _change(point: emulated.Point, other: emulated.Point) -> str:
     """`round stochastically`: the one choice in which another point differs, as a request."""
     name = next(n for n in emulated.FORMATS if point.choice[n] != other.choice[n])
-    value = str(other.choice[name])
+    value = str(wording.power(other.choice[name]))
     return CURES.get(name, {}).get(value) or CURE.get(name, f"{name} {{}}").format(verbatim(value))
 
 

@@ -49,7 +49,7 @@ def html(sweep: MeasuredSweep) -> str:
         title(sweep),
         _asked(sweep),
         conditions(sweep.tables),
-        caveats.banner(sweep.tables, _rests_on(sweep), findings=_findings(sweep)),
+        caveats.banner(sweep.tables, _rests_on(sweep), findings=findings(sweep)),
         first.html(style.LEAD_WIDTH, titled=False) if first else "",
         sentences(sweep),
         advice(sweep),
@@ -57,8 +57,8 @@ def html(sweep: MeasuredSweep) -> str:
     )
 
 
-def _findings(sweep: MeasuredSweep) -> tuple[str, ...]:
-    """That a run learned nothing is no fault, where it is the answer or runs are cut short.
+def findings(sweep: MeasuredSweep) -> tuple[str, ...]:
+    """The flags that are no faults: that a run learned nothing is the answer, or it was cut short.
 
     The answer of a sweep of formats or loss scales; runs that time steps end before they learn.
     """

@@ -30,7 +30,7 @@ ACCURACY = (
     "may be anything in the interval."
 )
 PERPLEXITY = (
-    "Perplexity: the exponential of the mean loss per token; knowing nothing gives the number of "
+    "Perplexity: the exponential of the mean loss per token; guessing evenly gives the number of "
     "tokens, and 1 is certainty. Differences are of its logarithm."
 )
 BEST_BATCHES = (
@@ -190,14 +190,26 @@ def details(tables: Tables) -> str:
     if tables.ok.flops_per_s.notna().any():
         lines.append(
             "Achieved: arithmetic of the model's step, from its shapes, per second; MFU: over that "
-            "of this device's large matrix product in the same type; least traffic: inputs, "
-            "outputs and weights, each once per pass, per second."
+            f"of this device's large matrix product in the same type{_ceiling(tables)}; least "
+            "traffic: inputs, outputs and weights, each once per pass, per second."
         )
     if tables.price_per_hour:
         lines.append(f"Cost: at {tables.price_per_hour:g} per hour.")
     elif tables.options.price_per_hour:
         lines.append("Cost is not shown: one price_per_hour cannot hold of several devices.")
     return " ".join(lines)
+
+
+def _ceiling(tables: Tables) -> str:
+    """In which type the product of policies was measured that store integers."""
+    known = [(record["parameters"], record.get("work") or {}) for record in tables.records]
+    types = {
+        parameters["policy"]: work["ceilings"]["dtype"]
+        for parameters, work in known
+        if "ceilings" in work and POLICY_ROWS[parameters["policy"]].inference_only
+    }
+    said = [f"{policy}: in {dtype}" for policy, dtype in sorted(types.items())]
+    return f" ({wording.listed(said)})" if said else ""
 
 
 def starting_points(tables: Tables) -> str:

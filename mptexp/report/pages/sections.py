@@ -272,7 +272,7 @@ def show_runs(sweep: MeasuredSweep) -> None:
 def show_environment(sweep: MeasuredSweep) -> None:
     """Device, machine and software, and what makes the sweep less certain."""
     show_text("## Environment")
-    show_text(bullets(caveats.sentences(sweep.tables)))
+    show_text(bullets(caveats.sentences(sweep.tables, first_screen_html.findings(sweep))))
     show_text(notes.families(sweep.tables, sweep.verdicts))
     show_table(provenance.environment(sweep))
     if checks := provenance.checks(sweep):

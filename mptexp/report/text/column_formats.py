@@ -57,7 +57,7 @@ COLUMNS = {
     "flushed": Column("Flushed to zero", wording.share),
     "subnormal": Column("Subnormal", wording.share),
     "above": Column("Too large", wording.share),
-    "lost_updates": Column("Updates lost to rounding", "{:.3g} %", 100),
+    "lost_updates": Column("Updates lost to rounding", wording.share),
     # What a device's sensors say while steps are timed.
     "utilization_frac": Column("Utilization", "{:.0f} %", 100),
     "power_w": Column("Power", "{:.0f} W"),

@@ -227,8 +227,7 @@ def partly(row: Mapping[str, Any]) -> list[str]:
     if share is None or math.isnan(share) or share >= EFFECTIVE_SHARE:
         return []
     policy = POLICY_ROWS[row["policy"]]
-    only_weights = " weights" * (policy.name == "int4")  # Keras rounds no inputs under it
-    said = share_mark(share, "arithmetic", policy.promised + only_weights)
+    said = share_mark(share, "arithmetic", policy.promise)
     if policy.quantization and row.get("emulated"):  # Keras rounds, and multiplies in another type
         return [said.replace(" in ", " on numbers rounded to ")]
     return [said]

@@ -316,7 +316,7 @@ def test_a_loss_scale_that_diverges_is_to_avoid_where_none_is_shown_to_train():
     said = first_screen_html.advice(published("loss-scale-gpt-cpu"))
     assert said.startswith(
         "avoid **mixed_float16** with a loss scale of 2¹⁵; keep its dynamic scale, Keras's "
-        "default, with which no run diverged; it takes at least 17 repeats, not 6, to"
+        "default, with which no run diverged; it takes about 17 repeats, not 6, to"
     )
 
 
