@@ -84,10 +84,15 @@ def paired(left: Values, right: Values, kind: Kind = "ratio") -> Contrast:
 
 def by_block(left: Values, right: Values, kind: Kind = "ratio") -> np.ndarray:
     """What `paired` rests on: a difference for each block, or the logarithm of a ratio."""
-    sides = [v if isinstance(v, pd.Series) else np.asarray(v, float) for v in (left, right)]
+    sides = [_once(v) if isinstance(v, pd.Series) else np.asarray(v, float) for v in (left, right)]
     pairs = np.asarray(sides[0] / sides[1] if kind == "ratio" else sides[0] - sides[1], float)
     pairs = pairs[~np.isnan(pairs)]
     return np.log(pairs) if kind == "ratio" else pairs
+
+
+def _once(values: pd.Series) -> pd.Series:
+    """A value per block: of several of one, which pandas would pair with each of the other's."""
+    return values if values.index.is_unique else values.groupby(level=0).mean()
 
 
 def unpaired(left: Values, right: Values, confidence: float = CONFIDENCE) -> Contrast:

@@ -30,7 +30,7 @@ def table(tables: Tables) -> pd.DataFrame:
     for point, group in runs.groupby("point", sort=False):
         bare = _baseline(group)
         lost = bool((bare.status == "diverged").any())
-        base = bare[bare.status == "ok"].set_index("block")
+        base = _by_block(bare[bare.status == "ok"])
         for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
             measured = _row(own, base, tables.options.equivalence_margin)
             measured["base_lost"] = lost and policy != "float32"
@@ -72,9 +72,14 @@ def _baseline(group: pd.DataFrame) -> pd.DataFrame:
     return known[known.loss_scale == chosen]
 
 
+def _by_block(runs: pd.DataFrame) -> pd.DataFrame:
+    """One run of each block: a loss scale that was asked for in two ways is no second repeat."""
+    return runs.drop_duplicates("block").set_index("block")
+
+
 def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any]:
     bad = rows[rows.status == "diverged"]
-    ended = rows[rows.status == "ok"].set_index("block")
+    ended = _by_block(rows[rows.status == "ok"])
     good, others = (side.quality.astype(float) for side in (ended, base))
     figure = ended.figure.astype(float)
     sides = [side.record.to_dict() for side in (ended, base)]

@@ -14,7 +14,7 @@ from mptexp.spec import tasks
 from mptexp.spec.policies import POLICIES
 
 ACHIEVED = ("flops_per_s", "bytes_per_s", "mfu_frac")  # a step's work over the row's time
-MEDIANS = ("step_s_low", "step_s_high")
+WINDOWS = ("step_s_low", "step_s_high")  # around the row's time, so formed as it is
 LATENCIES = {"latency_p50_s": 0.5, "latency_p99_s": 0.99}  # of the batches of all repeats
 # What a run emulates beside its policy, and what emulates nothing.
 EMULATES = {"propagation": "policy", "weight_format": "policy", "rounding": "nearest"}
@@ -24,8 +24,8 @@ EMULATES = {"propagation": "policy", "weight_format": "policy", "rounding": "nea
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
-    Columns: step_s, throughput, flops_per_s, bytes_per_s, mfu_frac (see `speedups.row_times`),
-    step_s_low, step_s_high (medians), latency_p50_s, latency_p99_s (of inference only, of the
+    Columns: step_s, throughput, flops_per_s, bytes_per_s, mfu_frac, step_s_low, step_s_high (see
+    `speedups.row_times`), latency_p50_s, latency_p99_s (of inference only, of the
     batches of all repeats; medians over repeats where records do not list the batches),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
@@ -42,7 +42,7 @@ def headline(tables: Tables) -> pd.DataFrame:
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
     ok = ok.assign(**empty)
     rows = ok.groupby(keys, sort=True, as_index=False).agg(
-        **{name: (name, "median") for name in (*MEDIANS, *LATENCIES)},
+        **{name: (name, "median") for name in LATENCIES},
         repeats=("run_id", "count"),
         **_measured(ok),
         peak_memory_bytes=("peak_memory_bytes", "median"),
@@ -51,7 +51,8 @@ def headline(tables: Tables) -> pd.DataFrame:
         default_policy=("default_policy", "first"),
         run_flags=("flags", validity.together),
     )
-    rows = speedups.row_times(ok, keys, ACHIEVED).reset_index().merge(rows, on=keys)
+    times = speedups.row_times(ok, keys, (*ACHIEVED, *WINDOWS))
+    rows = times.reset_index().merge(rows, on=keys)
     rows = _with_latencies(rows, tables, keys)
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
     firsts = [

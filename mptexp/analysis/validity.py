@@ -232,7 +232,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "they learned nothing: validation at chance level shows no policy equal to another",
+            "validation at chance level shows no policy equal to another",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

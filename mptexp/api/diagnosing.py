@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mptexp.analysis import comparability
 from mptexp.api.commands import open_sweep
 from mptexp.errors import ParamsError
 from mptexp.execution import directory, plan, preparation, remeasuring
@@ -14,6 +15,7 @@ from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output, duration
 from mptexp.execution.sweep import execute_due
 from mptexp.host import files
+from mptexp.host.devices import cpu_version
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.grid import Sweep
@@ -75,7 +77,13 @@ def execute_diagnosis(
     preparation.prepare([p.run for p in chosen], data_dir)
     with directory.locked(job.directory):
         directory.prepare(job.directory, job.text)
-        ended = True
+        ended, cpus = True, _cpus(job.directory)
+        if cpus and cpu_version() not in cpus:
+            theirs = ", ".join(sorted(cpus))
+            output.say(
+                f"{job.directory.root} was measured on another CPU ({theirs}; this one: "
+                f"{cpu_version()}): what is measured here is not compared with it"
+            )
         if not finished:
             execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
             ended = not any(p.due for p in remeasuring.chosen(job, only))
@@ -158,11 +166,32 @@ def _compared(run: Run) -> tuple[str | int | bool, ...]:
     return (run.block, alone, run.gpu_model, run.backend, run.dataset, run.model, run.phase)
 
 
+def _of_another_cpu(job: Job) -> set[str]:
+    """The runs of a diagnosis on another CPU than the sweep's, where this machine has the sweep's.
+
+    The names of CPUs tell them not apart. They are made again: of the sweep they say nothing.
+    """
+    if _cpus(job.directory) != {cpu_version()}:
+        return set()
+    made, _ = store.read_records(job.directory.diagnosis)
+    known = {r["run_id"]: comparability.of(r) for r in made if r["status"] == "ok"}
+    return {i for i, one in known.items() if one and one.get("cpu_version") != cpu_version()}
+
+
+def _cpus(place: SweepDir) -> set[str]:
+    """The versions of the CPUs that a sweep was measured on, as far as its records say."""
+    identities = map(comparability.of, store.read_records(place)[0])
+    return {one["cpu_version"] for one in identities if one and one.get("cpu_version")}
+
+
 def _execute_batch(what: str, runs: Sequence[Run], job: Job, output: Output) -> bool:
     """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended."""
     # They were made from records, which do not say where data lie.
     place, runs = job.directory.diagnosis, list(dict.fromkeys(map(job.sweep.located, runs)))
-    before = remeasuring.begun_anew(plan.states(runs, job.sweep, place), comparison=_compared)
+    apart = _of_another_cpu(job)
+    states = plan.states(runs, job.sweep, place)
+    states = [replace(p, state=plan.FLAGGED) if p.run_id in apart else p for p in states]
+    before = remeasuring.begun_anew(states, comparison=_compared)
     due = [p for p in before if p.due]
     for device in sorted({p.run.gpu_model for p in before if p.state == "elsewhere"}):
         output.say(f"diagnosis: {what} on {device} can be made on such a device only")

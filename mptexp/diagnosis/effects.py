@@ -37,6 +37,8 @@ class Said:
 
 NOTHING = Said()
 SPEEDUP = "speedup"  # among the contrasts of an effect
+# Of a run's identity: what a step's time hangs on, whatever the code and the model.
+DEVICE = ("device", "cpu", "cpu_version", "instruction_sets", "cores")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Effect:
         claimed: the `contrasts` whose interval is that of the sweep's own comparison of their runs.
         apart: of each contrast, in how many blocks both sides were measured, but in two calls,
             which form no ratio.
+        of_sweep: whether the sweep's own runs show it, and not those of a diagnosis.
     """
 
     ablation: Ablation
@@ -61,6 +64,7 @@ class Effect:
     flags: str = ""
     claimed: frozenset[str] = frozenset()
     apart: Mapping[str, int] = field(default_factory=dict)
+    of_sweep: bool = False
 
     @property
     def is_valid(self) -> bool:
@@ -96,8 +100,8 @@ def effect(
 ) -> Effect | None:
     """What an ablation changed, by the runs of the diagnosis, else by the sweep's own.
 
-    Runs are compared within a block and with their own control, never between the two. None where
-    it was not made.
+    Runs are compared within a block and with their own control, never between the two; those of
+    another device than the sweep's say nothing of it. None where it was not made.
 
     Args:
         said: what the sweep says of the runs.
@@ -115,13 +119,22 @@ def effect(
         if made is not None:
             runs = [in_block(r, b) for r in (*before, *after) for b in _of_blocks(r, find)]
             shown = [said.flags.get(run.run_id(notebook), "") for run in runs]
-            made = replace(made, flags=validity.together([made.flags, *shown]))
+            elsewhere = ["not comparable"] * _is_elsewhere(before, pair.policies, find)
+            flags = validity.together([made.flags, *shown, *elsewhere])
+            made = replace(made, flags=flags, of_sweep=before == pair.policies)
             sides = _sides(before, after)
             ids = {name: [_ids(r, find, notebook) for r in sides[name]] for name in made.contrasts}
             known = {name: said.ends.get(sides_of(*both)) for name, both in ids.items()}
             return _as_claimed(made, {name: ends for name, ends in known.items() if ends})
         failed = failed or next(filter(None, (_ending(find(run)) for run in after)), "")
     return Effect(ablation, failed=failed) if failed else None
+
+
+def _is_elsewhere(controls: tuple[Run, Run], own: tuple[Run, Run], find: Find) -> bool:
+    """Whether a diagnosis was made on another device than the sweep's runs, of the same name."""
+    sides = [(_of_blocks(a, find), _of_blocks(b, find)) for a, b in zip(controls, own, strict=True)]
+    differs = (d for side in sides for d in validity.across(*side, ("policy",)))
+    return any(difference.name in DEVICE for difference in differs)
 
 
 def _contrasted(

@@ -143,3 +143,16 @@ def test_scales_are_not_blamed_where_float32_diverges_too():
     answer = question.of(tables(rows))
     assert answer.title == "float32 diverges too: nothing is shown of loss scales"
     assert answer.advice.startswith("find settings with which float32 trains")
+
+
+def test_a_scale_that_was_asked_for_in_two_ways_is_no_second_repeat():
+    # The lie: an interval of n = 4, of two blocks: `none` and `auto` of float32 are one scale.
+    found = [
+        loss_scaled(policy, scale, block, 0.9 + block / 100)
+        for block in range(2)
+        for policy in ("float32", "mixed_float16")
+        for scale in ("none", "auto")
+    ]
+    rows = loss_scale.table(tables(found))
+    assert rows.blocks[rows.policy == "mixed_float16"].tolist() == [2, 2]
+    assert rows.low.isna().all()

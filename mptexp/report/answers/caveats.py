@@ -373,30 +373,42 @@ def _rest(left: int, of: int, of_all: bool) -> str:
     return f"{left} of {runs}" if of_all else f"the other {wording.count(left, 'run')}"
 
 
+def _has(tables: Tables) -> dict[str, pd.Series]:
+    """Which runs that ended well have each figure that an answer rests on.
+
+    No time where runs ended for their accuracy, no accuracy of synthetic data or of one batch, and
+    no memory where weights are integers.
+    """
+    ok, records = tables.ok, tables.records_by_id
+    quantized = pd.Series([bool(records[i].get("quantized")) for i in ok.run_id], ok.index, bool)
+    return {
+        "time": ok.step_s.notna() | ok["flags"].ne(""),
+        "memory": ok.peak_memory_bytes.notna(),
+        "accuracy": points.quality(ok).notna() | quantized,
+    }
+
+
 def _holds(tables: Tables, findings: Collection[str] = (), of_all: bool = False) -> str:
     """What of the answer no flag takes from any run, but for those that the answer speaks of.
 
     And of how many other runs what some take: `memory; step times of the other 21 runs`, or `of 21
     of 22 runs` where it was all of which something was said.
     """
-    cells = tables.ok["flags"]
-    quantized = any(record.get("quantized") for record in tables.records)
-    # None of synthetic data, or with nothing to validate with.
-    validated = quantized or not points.quality(tables.ok).isna().all()
-    known = [what for what in ANSWERED if what != "accuracy" or validated]
+    cells = {what: tables.ok["flags"][has] for what, has in _has(tables).items()}
+    known = [what for what in ANSWERED if len(cells[what])]
     lost = {
         what: sum(
             any(flag.name not in findings for flag in validity.invalid(cell, what))
-            for cell in cells
+            for cell in cells[what]
         )
         for what in known
     }
     kept = _named([what for what in known if not lost[what]], tables)
     others = [
-        f"{name} of {_rest(len(cells) - lost[what], len(cells), of_all)}"
+        f"{name} of {_rest(len(cells[what]) - lost[what], len(cells[what]), of_all)}"
         for what in known
         for name in _named([what], tables)
-        if 0 < lost[what] < len(cells)
+        if 0 < lost[what] < len(cells[what])
     ]
     said = [wording.listed(part) for part in (kept, others) if part]
     return f"Still valid: {'; '.join(said)}." if said else ""

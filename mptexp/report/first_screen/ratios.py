@@ -101,13 +101,15 @@ def with_losses(made: Subject, tables: Tables, axis: str, names: Mapping[Any, st
         for table in (rate_ratios.learned(tables, axis), rate_ratios.endings(tables, axis))
     )
     less = learned[learned.verdict == "lower"] if len(learned) else learned
+    less = less.assign(alike=[_at_one_batch(row, learned) for row in less.to_dict("records")])
     lost = ended[ended.lost.map(len) > 0] if len(ended) else ended
     if less.empty and lost.empty:
         return made
     clauses = [_less(less, axis, names), _lost(lost, axis, names)]
     said = " ".join(f"{wording.capitalized(first(own))}." for own in clauses if own)
     open_ = all(bar.finding == INCONCLUSIVE for bar in made.bars)
-    behind = [] if open_ else _behind(less, names)
+    # What is lost at the same global batch size too is not lost to replicas.
+    behind = [] if open_ else _behind(less[~(less.alike > less.difference / 2)], names)
     failing = _failing(ended, axis, names)
     title = "; ".join([made.title, *behind, *failing])
     made = replace(made, title=title, sentences=[said, *made.sentences])
@@ -116,6 +118,24 @@ def with_losses(made: Subject, tables: Tables, axis: str, names: Mapping[Any, st
         return made
     why = " and ".join(f"why {clause}" for clause in [*behind, *failing])
     return replace(made, advice=f"find out first {why}.")
+
+
+def _at_one_batch(row: Mapping[str, Any], learned: pd.DataFrame) -> float:
+    """The difference between the sides of a row where both train the same global batch.
+
+    NaN where that was not measured, or is the row itself.
+    """
+    if len({*row["sizes"]}) == 1:
+        return np.nan
+    sides = {row["candidate"], row["baseline"]}
+    names = [name for name in (*POINT, "policy") if name != "batch_size" and name in learned]
+    for other in learned.to_dict("records"):
+        same = len({*other["sizes"]}) == 1 and {other["candidate"], other["baseline"]} == sides
+        alike = all(other[name] == row[name] for name in names)
+        if same and alike and {*other["sizes"]} <= {*row["sizes"]}:
+            sign = 1 if other["candidate"] == row["candidate"] else -1
+            return sign * float(other["difference"])
+    return np.nan
 
 
 def _behind(less: pd.DataFrame, names: Mapping[Any, str]) -> list[str]:
@@ -150,17 +170,23 @@ def _failing(ended: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[s
 
 def _less(less: pd.DataFrame, axis: str, names: Mapping[Any, str]) -> list[str]:
     """`validation accuracy is lower in a plain loop than in Keras (JAX, float32): −60.0 ...`."""
-    clauses, at = [], "with" if axis == "replicas" else "in"
+    clauses, at, heads = [], "with" if axis == "replicas" else "in", set[str]()
     ordered = less.sort_values("difference") if len(less) else less
     for row in ordered.to_dict("records"):
         measure = task_words.of(row["dataset"])
         sides = [names[row[name]] for name in ("candidate", "baseline")]
         over = [row[name] for name in ("difference", "low", "high", "blocks")]
         change = measure.difference(*over).partition(" (n =")[0]
-        clauses.append(
+        head = (
             f"validation {measure.name} is {measure.words.get('lower', 'lower')} {at} {sides[0]} "
-            f"than {at} {sides[1]} ({row['place']}): {change} {measure.unit.partition(' of ')[0]}"
+            f"than {at} {sides[1]} "
         )
+        unit = measure.unit.partition(" of ")[0]
+        clauses.append(f"{head * (head not in heads)}({row['place']}): {change} {unit}")
+        heads.add(head)
+        if not np.isnan(row["alike"]):
+            by = measure.between(pd.Series([row["alike"]])).partition(" ")[0]
+            clauses[-1] += f" ({by} at the same global batch size)"
     return clauses
 
 

@@ -169,7 +169,7 @@ def _own(table: pd.DataFrame, kind: str) -> int:
 def details(tables: Tables) -> str:
     """What the columns of the second table are, and how far repeats lie apart."""
     lines = (
-        ["5–95 %: percentiles of a run's windows, medians over repeats."]
+        ["5–95 %: percentiles of a run's windows, geometric means over repeats as the step's."]
         if tables.ok.step_s.notna().any()
         else []
     )
@@ -190,8 +190,9 @@ def details(tables: Tables) -> str:
     if tables.ok.flops_per_s.notna().any():
         lines.append(
             "Achieved: arithmetic of the model's step, from its shapes, per second; MFU: over that "
-            f"of this device's large matrix product in the same type{_ceiling(tables)}; least "
-            "traffic: inputs, outputs and weights, each once per pass, per second."
+            f"of this device's large matrix product in the same type{_ceiling(tables)}, through "
+            "the same framework; least traffic: inputs, outputs and weights, each once per pass, "
+            "per second."
         )
     if tables.price_per_hour:
         lines.append(f"Cost: at {tables.price_per_hour:g} per hour.")

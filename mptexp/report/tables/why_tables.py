@@ -140,6 +140,12 @@ def reason(ablation: Ablation) -> str:
     return f"{'the step' if whole else f'{percent(ablation.share)} of the step'} {ablation.reason}"
 
 
+def _why(effect: Effect) -> str:
+    """As `reason`; what no trace asked for, a diagnosis of another pair may have made."""
+    asked = effect.ablation.share is not None or effect.of_sweep
+    return reason(effect.ablation) if asked else "in the diagnosis"
+
+
 def ablation_rows(verdict: Verdict) -> pd.DataFrame:
     """What the ablations changed."""
     return pd.DataFrame([_ablation_row(effect, verdict) for effect in verdict.effects])
@@ -150,7 +156,7 @@ def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
     baseline, candidate = map(wording.default_name, policies)
     return {
         "Ablation": effect.ablation.label(verdict.pair.candidate.backend),
-        "Why": reason(effect.ablation),
+        "Why": _why(effect),
         **{
             f"{wording.default_name(policy)} with it": _changed(effect, policy)
             or effect.failed

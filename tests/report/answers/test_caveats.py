@@ -309,7 +309,9 @@ def test_the_banner_begins_with_what_the_answer_is_about():
         each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
     made[0]["history"] = [made[0]["history"][-1] | {"val_accuracy": 0.1}]
     (full,) = caveats.banner(tables(made), "accuracy")
-    assert full.startswith("**Not valid: accuracy** of 1 of 6 runs, of float32: they ")
+    assert full.startswith(
+        "**Not valid: accuracy** of 1 of 6 runs, of float32: validation at chance "
+    )
     assert "Also times of all runs (interference)." in full
 
 

@@ -192,8 +192,7 @@ def test_what_is_not_valid_is_one_short_sentence():
     said = findings.answer(tables(not_valid(mixed_bfloat16=0.92, float8=0.92)))[0]
     assert said == (
         "Measured, but not valid: 0.50× (**mixed_bfloat16**) and 0.33× (**float8**) as fast as "
-        "float32 (the default) at batch size 32; 92 % of the arithmetic is in the type of the "
-        "policy."
+        "float32 (the default) at batch size 32; each policy applies to 92 % of the arithmetic."
     )
 
 

@@ -86,7 +86,10 @@ def failing(runs, blocks, status="diverged"):
 )
 def test_replicas_that_learn_less_are_not_praised_alone(one, sizes):
     # The lie: "2 replicas are 1.82× faster", of 35 % instead of 95 %, and no word of it.
-    sides = reaching(0.95, steady(1, one, 0.1)), reaching(0.35, steady(2, 64, 0.08))
+    sides = [
+        [*reaching(0.95, steady(1, one, 0.1))],
+        [*reaching(0.35, steady(2, 64, 0.08))],
+    ]
     answer = question.of(tables_of(*sides))
     assert "2 replicas, batch size" in answer.title
     assert answer.title.endswith("; 2 replicas' accuracy is lower")
@@ -96,6 +99,13 @@ def test_replicas_that_learn_less_are_not_praised_alone(one, sizes):
         f"(float32, global batch size {sizes}): −60.0 ["
     )
     assert answer.advice == "find out first why 2 replicas' accuracy is lower."
+    # The lie: it is lower "with 2 replicas", where one with their batch loses as much.
+    larger = reaching(0.35, steady(1, 64, 0.12)) if one == 32 else ()
+    answer = question.of(tables_of(*sides, larger)) if one == 32 else answer
+    assert answer.title.endswith("lower") == (one == 64)
+    assert ("percentage points (+0.0 at the same global batch size)" in (answer.sentences[0])) == (
+        one == 32
+    )
     alike = reaching(0.95, steady(1, one, 0.1)), reaching(0.95, steady(2, 64, 0.08))
     answer = question.of(tables_of(*alike))
     assert "accuracy" not in " ".join([answer.title, *answer.sentences, answer.advice])

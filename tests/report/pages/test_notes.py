@@ -17,10 +17,9 @@ def test_notes_name_what_a_sweep_has_and_nothing_else():
     )
     assert "16-bit type" not in quantized
     assert notes.details(plain) == (
-        "5–95 %: percentiles of a run's windows, medians over repeats. Time to 90 % "
-        "accuracy (the level is what every run "
-        "reached): from the first step to the end of the first epoch that reached it, compilation "
-        "and validation included."
+        "5–95 %: percentiles of a run's windows, geometric means over repeats as the step's. Time "
+        "to 90 % accuracy (the level is what every run reached): from the first step to the end of "
+        "the first epoch that reached it, compilation and validation included."
     )
 
 

@@ -43,7 +43,6 @@ def test_a_perplexity_that_exploded_is_bounded_in_words():
     )
     lags = pd.Series([-math.log(3), -98.0])
     assert tokens.between(lags) == "+200.0 to over +1,000 % of perplexity"
-    assert tokens.lag(lags, again=False) == "200.0 to over 1,000 %"
     assert tokens.level(tasks.perplexity(500.0)) == "over 1,000,000"
     assert tokens.mean(7.4e20, 8.1, 9e30, 3) == "over 1,000,000 (8.10–over 1,000,000)"
 
@@ -76,5 +75,4 @@ def test_a_difference_that_is_shown_does_not_read_as_none():
     images = task_words.of("digits")
     lower = pd.Series([-0.0004, -0.0213])
     assert images.between(lower) == "\N{MINUS SIGN}2.1 to \N{MINUS SIGN}0.04 percentage points"
-    assert images.lag(lower, again=False) == "0.04 to 2.1 percentage points"
     assert images.between(pd.Series([-0.0004, 0.002])) == "+0.0 to +0.2 percentage points"
