@@ -27,6 +27,7 @@ from mptexp.report.text.task_words import Measure
 
 NONE = "No run of this sweep succeeded"
 SEVERAL = 2  # epochs, from which a long training asks for accuracy
+MEMORY = "more memory, a smaller model or smaller images would compare them."  # no batch fits
 SMALLER = "a smaller batch, which fits all of them, would compare them."
 AGAIN = "mend what the runs without a result name; the same command makes them again"
 UNPROVEN = {"too few repeats", "too few images", "images not recorded"}  # verdicts
@@ -171,6 +172,8 @@ def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
 def retry(runs: pd.DataFrame) -> str:
     """What would compare policies of which some did not end well."""
     again = "" if runs.status.isin(FINAL).all() else AGAIN
+    if (runs.batch_size[runs.status == "oom"] == 1).any():
+        return f"{again}; {MEMORY}" if again else MEMORY
     if (runs.status == "oom").any():
         return f"{again}; {SMALLER}" if again else SMALLER
     if (runs.status[runs.policy == "float32"] == "diverged").any():

@@ -222,8 +222,16 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     """What most of the step is lost to, over all diagnosed pairs, else what an ablation proves.
 
     Args:
-        runs: that ended well: of the settings in which nothing was diagnosed nothing is said.
+        runs: that ended well: of the settings in which nothing was diagnosed nothing is said, and
+            of several devices that one which was.
     """
+    said, devices = _causes(verdicts, runs), {v.pair.candidate.gpu_model for v in verdicts}
+    if said and len(devices) == 1 < runs.gpu_model.nunique():
+        return f"{said.removesuffix('.')} (on {wording.verbatim(devices.pop())}, alone diagnosed)."
+    return said
+
+
+def _causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     named = [verdict for verdict in verdicts if verdict.blamed and verdict.is_valid]
     if not named:
         clause = _nothing(verdicts)

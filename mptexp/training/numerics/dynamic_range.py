@@ -227,6 +227,8 @@ def _now(model: keras.Model, variable: keras.Variable) -> Any:
     """An optimizer's variable; during JAX's `fit` it lives in the trainer's state."""
     state = getattr(model, "_jax_state", None)
     if not state:
-        return ops.convert_to_numpy(variable.value)
+        value = variable.value
+        # A copy on each replica is no array before it is read.
+        return ops.convert_to_numpy(value.read_value() if hasattr(value, "read_value") else value)
     place = [v is variable for v in model.optimizer.variables].index(True)
     return np.asarray(state["optimizer_variables"][place])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from builders import (
     IDENTITY,
@@ -13,7 +14,7 @@ from builders import (
 )
 
 from mptexp.report.figures.answer import FIGURES
-from mptexp.report.first_screen import question
+from mptexp.report.first_screen import accuracies, question
 from mptexp.report.tables import text_tables
 
 
@@ -151,6 +152,9 @@ def test_a_smaller_batch_is_no_cure_of_what_failed_otherwise():
     advice = question.of(tables(rows[:3] + failed)).advice
     assert advice.startswith("mend what the runs without a result name; ")
     assert advice.endswith("; a smaller batch, which fits all of them, would compare them.")
+    # The lie: the same where not even one image fits.
+    one = pd.DataFrame({"status": ["oom"] * 2, "policy": "float32", "batch_size": [2, 1]})
+    assert accuracies.retry(one) == accuracies.MEMORY
 
 
 def test_where_all_runs_diverged_the_title_says_so():

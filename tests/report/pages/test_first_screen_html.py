@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from html import escape
 
+import pandas as pd
 import pytest
 from builders import CARD, published, record, tables, three
 from support import PROJECT
@@ -21,6 +22,7 @@ from mptexp.report.first_screen import question
 from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import first_screen_html
 from mptexp.report.tables import text_tables
+from mptexp.report.text import wording
 from mptexp.spec.run import Run
 
 PUBLISHED = sorted(path.parent for path in (PROJECT / "reports/published").glob("*/runs"))
@@ -274,6 +276,18 @@ def test_a_trace_of_other_steps_blames_nothing():
     doubtful = published("sign-language-100px-cpu")
     assert doubtful.verdicts[1].remedies(doubtful.verdicts[1].blamed[0])
     assert "To go faster" not in first_screen_html.advice(doubtful)
+
+
+def test_of_several_devices_the_one_that_was_diagnosed_is_named():
+    # The lie: "What limits it: 90 % of mixed_float16's step ...", of two CPUs, of which one was.
+    sweep = published("quickstart-amx-cpu")
+    runs = sweep.tables.ok
+    said = first_screen_html.causes(sweep.verdicts, runs)
+    assert "diagnosed" not in said
+    both = pd.concat([runs, runs.assign(gpu_model="Another")], ignore_index=True)
+    name = sweep.verdicts[0].pair.candidate.gpu_model
+    named = f" (on {wording.verbatim(name)}, alone diagnosed)."
+    assert first_screen_html.causes(sweep.verdicts, both).endswith(named)
 
 
 def test_what_an_ablation_proves_needs_no_trace():

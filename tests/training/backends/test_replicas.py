@@ -170,6 +170,8 @@ found["kind"] = type(model.optimizer).__mro__[1].__name__
 found["scale"] = loss_scale(model)
 model.fit(np.zeros((8, 8, 8, 1), "uint8"), np.zeros(8), batch_size=4, shuffle=False, verbose=0)
 found["scale after"] = loss_scale(model)
+from mptexp.training.numerics import dynamic_range
+found["traced"] = dynamic_range.scale_of(model)
 print(json.dumps(found))
 """
 
@@ -181,6 +183,7 @@ def test_an_overflow_on_any_replica_skips_the_step():
     assert found["0"] == found["3"] == [True, True, 16384.0]
     assert found["kind"] == "LossScaleOptimizer"
     assert (found["scale"], found["scale after"]) == (32768.0, 32768.0)
+    assert found["traced"] == [32768.0, 2]  # a copy on each replica was no array, and an error
 
 
 @pytest.mark.parametrize(
