@@ -377,7 +377,7 @@ def _bars(chart: Subject) -> str:
     """What bars and brackets are, and of how many repeats."""
     if all(np.isnan(bar.low) for bar in chart.drawn):
         return ""
-    together = len(chart.drawn) > 1 and chart.scale == "speed"
+    together = chart.together and len(chart.drawn) > 1 and chart.scale == "speed"
     which = "simultaneous " * together + "95 % intervals"
     which += " under each heading" * (together and not chart.baseline)
     repeats = _repeats(chart)

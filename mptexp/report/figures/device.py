@@ -62,7 +62,8 @@ def _caption_memory(tables: Tables) -> str:
     valid = validity.sound(table, "memory")
     if valid.empty:
         return known
-    of = "medians over repeats" + ", of what is valid" * (len(valid) < len(table))
+    of = f"medians over repeats, {speed.SEVERAL_SIZES}"
+    of += ", where that is valid" * (len(valid) < len(table))
     least = valid.loc[valid.peak_memory_bytes.idxmin()]
     most = valid.loc[valid.peak_memory_bytes.idxmax()]
     ends = column_formats.cells(

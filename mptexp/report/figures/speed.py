@@ -20,6 +20,7 @@ from mptexp.report.text import wording
 from mptexp.spec import tasks
 
 # --- speedups ----------------------------------------------------------------------------------
+SEVERAL_SIZES = "of what was measured at several batch sizes"  # others stand in the table alone
 
 
 def speedup_by_batch_size(speedups: pd.DataFrame) -> Figure:
@@ -110,7 +111,8 @@ def step_time_by_batch_size(tables: Tables) -> Figure:
 
 def _caption_step_time(tables: Tables) -> str:
     dots = style.drawn(style.by_panel(tables.ok)).step_s.notna().sum()
-    return f"Each dot is the median step of one run ({wording.count(int(dots), 'run')})."
+    runs = wording.count(int(dots), "run")
+    return f"Each dot is the median step of one run ({runs}, {SEVERAL_SIZES})."
 
 
 def _rates(tables: Tables, task: tasks.Task) -> pd.DataFrame:
@@ -246,7 +248,7 @@ FIGURES = (
     FigureRow(
         "step_time_by_batch_size",
         "step times",
-        "Time per step of every run",
+        "Time per step",
         "Milliseconds per step by batch size, one dot per run, coloured by policy.",
         partial(by_sizes, value="step_s"),
         step_time_by_batch_size,

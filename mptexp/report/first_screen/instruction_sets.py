@@ -47,7 +47,8 @@ def _with_accuracy(made: Subject, policy: str, gain: Sequence[str], tables: Tabl
     Args:
         gain: the instruction sets with which it is faster; with others nobody is to use it.
     """
-    made = replace(made, sentences=[*made.sentences, *quality.sentences(tables)])
+    # With all instruction sets a policy's ratio is that of the sweep's own table.
+    made = replace(made, sentences=[*made.sentences, *quality.sentences(tables)], together=False)
     if policy in ("", "float32"):
         return made
     table = accuracy.beside_first(accuracy.differences(tables))

@@ -68,6 +68,7 @@ class Subject:
         usual: what holds of every bar whose label does not say otherwise; empty of nothing.
         again: whether repeats were measured again, so that an interval, which holds of both, need
             not lie around its ratio, which is of the later.
+        together: whether the intervals of all bars hold together: those of two families do not.
     """
 
     title: str
@@ -80,6 +81,7 @@ class Subject:
     case: str = ""
     usual: str = ""
     again: bool = False
+    together: bool = True
 
     @cached_property
     def drawn(self) -> list[Bar]:

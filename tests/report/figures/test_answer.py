@@ -219,6 +219,8 @@ def test_groups_are_headings_and_name_their_baselines():
     assert words(answer.comparisons_at_a_glance(two))[::3] == ["a against x", "b against x"]
     assert answer._axis_label(two) == "speed against the baseline in each heading"
     assert "simultaneous 95 % intervals under each heading" in answer._caption(two)
+    # The lie: so too of ratios of which some hold with those of another table.
+    assert "brackets: 95 % intervals" in answer._caption(replace(two, together=False))
     assert answer._values(two).startswith("a against x, a: ")
 
 

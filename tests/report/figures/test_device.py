@@ -108,6 +108,6 @@ def test_the_least_and_the_most_memory_are_of_what_is_valid():
     caption = CAPTIONS["memory_by_batch_size"](tables(rows))
     assert caption.startswith(
         "From 1,024 MiB (float32, width 1) to 2,048 MiB (float32, width 2): medians over repeats, "
-        "of what is valid."
+        "of what was measured at several batch sizes, where that is valid."
     )
     assert CAPTIONS["memory_by_batch_size"](tables(rows[2:])).startswith("On a CPU this is the")

@@ -74,7 +74,7 @@ def test_what_is_not_proven_is_not_called_the_best(ratios, words):
 
 def test_the_captions_are_of_the_data(measured):
     steps = ROWS["step_time_by_batch_size"].caption
-    assert "median step of one run (6 runs)" in steps(measured)
+    assert "median step of one run (6 runs, of what was measured at several" in steps(measured)
     assert "spread" not in steps(tables([record()]))
     images = ROWS["images_per_s_by_batch_size"].caption
     assert "Highest rate: 320, float32 at batch size 32" in images(tables([record()]))
@@ -109,7 +109,7 @@ def test_captions_are_of_the_panels_that_are_drawn():
     assert caption.startswith("Of 18 points drawn, 18 are measurably faster")
     assert f"with width {drawn.loc[drawn.speedup.idxmax()].setting.split()[-1]}" in caption
     dots = ROWS["step_time_by_batch_size"].caption(made)
-    assert f"({style.PANELS * 12} runs)" in dots
+    assert f"({style.PANELS * 12} runs, of what was" in dots
     assert "at batch size 64 with width 6" in ROWS["images_per_s_by_batch_size"].caption(made)
 
 
