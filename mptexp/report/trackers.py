@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -405,7 +406,7 @@ def _write_events(run: Exported, file: Path) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as scratch:
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as scratch, _quiet_threads():
         writer = EventFileWriter(scratch)
         for summary in _once(run):
             writer.add_event(Event(wall_time=run.ended_s, step=0, summary=summary))
@@ -415,6 +416,16 @@ def _write_events(run: Exported, file: Path) -> None:
         writer.close()
         (made,) = Path(scratch).iterdir()
         made.replace(file)
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """TensorBoard writes in a thread, and raises here what failed there: it is said once."""
+    before, threading.excepthook = threading.excepthook, lambda failed: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _once(run: Exported) -> Iterator["Summary"]:

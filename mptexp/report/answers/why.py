@@ -77,6 +77,12 @@ def _varying(among: Sequence[Verdict]) -> list[str]:
 
 def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
+    named = setting(verdict, among)
+    return f" ({named})" if named else ""
+
+
+def setting(verdict: Verdict, among: Sequence[Verdict]) -> str:
+    """The same without brackets."""
     run, usual = verdict.pair.candidate, defaults()
     names = ["input_mode"] * (run.input_mode != usual["input_mode"])
     named = [in_words(n, getattr(run, n)) for n in [*names, *_varying(among)]]
@@ -84,7 +90,7 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
         named.insert(len(names), BACKENDS[run.backend])
     if run.jit != usual["jit"]:
         named.insert(0, compiled_in_words(run.jit == "on", run.backend))
-    return f" ({', '.join(named)})" if named else ""
+    return ", ".join(named)
 
 
 def _possible(verdict: Verdict) -> str:
@@ -139,10 +145,10 @@ def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
     took = wording.digits(loss.seconds * 1e3)
     where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
     changes = [(one.ablation.label(backend), one) for one in loss.effects]
-    base = f"{wording.default_name(verdict.pair.baseline.policy)} with it"
+    base = wording.default_name(verdict.pair.baseline.policy)
     proof = [
-        f"with {wording.verbatim(name)} it is {between(one.speedup, one.flags, base)}"
-        for name, one in changes
+        f"with {change} it is {between(one.speedup, one.flags, f'{base} with {change}')}"
+        for change, one in ((wording.verbatim(name), one) for name, one in changes)
         if one.speedup
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""

@@ -296,7 +296,7 @@ def _nothing(verdicts: Sequence[Verdict]) -> str:
     if not (clean := _clean(verdicts)):
         return ""
     policies, all_policies = ({v.pair.candidate.policy for v in own} for own in (clean, verdicts))
-    words = why.settings(clean[0], verdicts).strip(" ()") * (len(clean) == 1)
+    words = why.setting(clean[0], verdicts) * (len(clean) == 1)
     among = wording.count(len(verdicts), "diagnosed comparison")
     counted = f"in {len(clean)} of {among}, " * (len(verdicts) > 1)
     where = f"{wording.at(wording.verbatim(words))}, " if words else counted
@@ -324,7 +324,7 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
     if not proven:
         return ""
     _, verdict, effect = max(proven, key=lambda one: one[0])
-    place = why.settings(verdict, verdicts).strip(" ()")
+    place = why.setting(verdict, verdicts)
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
     gains = [f"**{policy}** is {why_tables.gain(over)}" for policy, over in effect.gains.items()]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
@@ -339,7 +339,7 @@ def _step(policies: Collection[str]) -> str:
 def _words(verdict: Verdict, among: Sequence[Verdict], sizes: bool) -> dict[str, None]:
     """The settings of a pair, each in words, in order; its batch size where there are several."""
     size = f"batch size {verdict.pair.candidate.batch_size}" * sizes
-    named = why.settings(verdict, among).strip(" ()").split(", ")
+    named = why.setting(verdict, among).split(", ")
     return dict.fromkeys(filter(None, [size, *named]))
 
 
@@ -406,7 +406,7 @@ def _compiler(verdicts: Sequence[Verdict]) -> str:
     name = compiled_in_words(True, of[0].pair.candidate.backend).removeprefix("with ")
     factors = [factor for factor, _ in slower]
     ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(factors), max(factors)))
-    places = [why.settings(one, verdicts).strip(" ()").removeprefix(f"with {name}") for one in of]
+    places = [why.setting(one, verdicts).removeprefix(f"with {name}") for one in of]
     places = [place.removeprefix(", ") for place in places]
     if not all(places):  # what is slower is told apart by its policy alone
         places = [one.pair.candidate.policy for one in of]
@@ -441,7 +441,7 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
     largest.sort(key=lambda pair: -pair[0].share)
     named: dict[str, str] = {}
     for loss, verdict in largest:
-        place = why.settings(verdict, verdicts).strip(" ()") * (len(known) > 1)
+        place = why.setting(verdict, verdicts) * (len(known) > 1)
         where = f" ({wording.verbatim(place)})" if place else ""
         # What was measured and is not shown to help is left to the table of causes.
         open_ = [text for text, gain in verdict.remedies(loss) if gain is None or gain.low > 1]
@@ -491,7 +491,8 @@ def _versions(name: str, records: Sequence[Mapping[str, Any]]) -> str:
 def _data(tables: Tables) -> str:
     """`data imagenette2-128 at 64 pixels`: without the kind of source that a params file names."""
     runs = [schema.known_parameters(record) for record in tables.records]
-    sizes = {run.get("image_size") for run in runs if tasks.of(run["dataset"]) is tasks.IMAGES}
+    drawn = [tasks.of(run["dataset"]) is tasks.IMAGES for run in runs]
+    sizes = {run.get("image_size") for run in runs} if all(drawn) else set()  # no text has pixels
     names = tables.results.dataset.str.replace(SOURCE, "", regex=True)
     return _some("data", names) + (
         f" at {sizes.pop()} pixels" if len(sizes - {None}) == len(sizes) == 1 else ""
