@@ -165,3 +165,27 @@ def test_an_ablation_beside_which_more_changed_claims_nothing(identity, flag):
         record["identity"] = identity if run_id in changed else IDENTITY
     effect = effects.effect(PAIR, ablations.INPUT, records, "train")
     assert effect.flags == flag
+
+
+@pytest.mark.parametrize(("name", "valid"), [("cpu_version", False), ("code", True)])
+def test_what_another_device_of_the_name_did_says_nothing_of_the_sweep(name, valid):
+    # Published once: "93 % lost to XLA's code", of ablations on another EPYC than the sweep's.
+    records = known(ablations.INPUT, [[1, 1, 1], [1, 1, 1]], [[2, 2, 2], [3, 3, 3]])
+    for record in records.values():
+        record["identity"] = IDENTITY | {name: "another"}
+    for policy in PAIR.policies:
+        for run_id, one in made(policy, [1, 1, 1]).items():
+            records[run_id] = one | {"identity": IDENTITY | {name: "the sweep's"}}
+    effect = effects.effect(PAIR, ablations.INPUT, records, "train")
+    assert effect.is_valid is valid
+    assert not effect.of_sweep
+    ablation = {}
+    for run, rates in zip(
+        ablations.INPUT.variants(*PAIR.policies), [[2] * 3, [3] * 3], strict=True
+    ):
+        ablation |= made(run, rates)
+    for policy in PAIR.policies:
+        ablation |= made(policy, [1, 1, 1])
+    for one in ablation.values():
+        one["identity"] = IDENTITY
+    assert effects.effect(PAIR, ablations.INPUT, ablation, "train").of_sweep

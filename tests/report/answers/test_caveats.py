@@ -402,3 +402,21 @@ def test_a_repair_tries_those_again_that_did_not_come_to_an_end():
     ended = {"status": "killed", "error": "by SIGKILL", "history": [], "timing": {}}
     after = caveats.remedies(tables([*rows, record("bfloat16", 0) | ended]), "time")
     assert "which measures 3 runs again" in after
+
+
+def test_what_still_holds_is_of_the_runs_that_have_it():
+    # Published once: "accuracy of the other 21 runs", 12 of which kept one batch and have none.
+    rows = [record(block=block, chance_accuracy=0.1) for block in range(6)]
+    rows[0]["history"][-1]["val_accuracy"] = 0.1
+    for one in rows[3:]:
+        del one["history"][-1]["val_accuracy"]
+        del one["peak_memory_bytes"]
+    (said,) = caveats.sentences(tables(rows))
+    assert "Still valid: step times and memory; accuracy of the other 2 runs." in said
+    for one in rows:
+        one.pop("peak_memory_bytes", None)
+    (said,) = caveats.sentences(tables(rows))
+    assert "Still valid: step times; accuracy of the other 2 runs." in said
+    (said,) = caveats.sentences(tables(rows), ["not trained"])
+    assert said.startswith("**At chance level: accuracy** of 1 of 6 runs: ")
+    assert said.endswith(" Here that is the finding, and nothing to repair.")

@@ -225,3 +225,15 @@ def test_a_gpu_without_tensor_cores_decides_nothing_about_them(device, has):
     decided = "inconsistent" if has else published_claims.UNTESTED
     assert found(rows, "three times as fast").finding == decided
     assert found(rows, "four times less work").finding == decided
+
+
+def test_the_runs_of_a_claim_are_of_the_setting_that_says_so_most():
+    # Published once: "fails with rounding to nearest: consistent", and the runs that trained.
+    chosen = {"propagation": "<8,8>", "weight_format": "<8,8>"}
+    runs = [*emulated_runs([2.0, 2.1, 1.9]), *emulated_runs([90.0, 90.1, 89.9], **chosen)]
+    runs[3:3] = emulated_runs([6.0, 6.1, 5.9], loss_scale=128.0, **chosen)
+    told = found(runs, "rounding to nearest")
+    assert told.finding == "consistent"
+    assert told.evidence == "2 settings: loss large, +4.0 to +88.0 points"
+    assert len(told.runs) == 3
+    assert not any("128.0" in run_id for run_id in told.runs)

@@ -219,3 +219,23 @@ def test_a_caption_tells_no_time_of_an_epoch_before_the_last():
     caption = learning._caption_time(tables(made))
     assert "15.0 s in float32 (" in caption
     assert "mixed_float16" not in caption
+
+
+@pytest.mark.parametrize("policies", [("float32",), ("float32", "mixed_float16")])
+def test_of_many_panels_it_is_said_which_are_shown(policies):
+    # Published once: "those in which policies differ most", of panels with one policy each.
+    rows = []
+    for k in range(12):
+        for policy in policies:
+            made = trained(3, policy=policy, width=1 + k / 100)
+            for epoch in made["history"]:
+                epoch["val_accuracy"] = 0.5 + k / 100
+            made["history"][-1]["val_accuracy"] += k / 100 * (policy != "float32")
+            rows.append(made)
+    drawn = learning.validation_by_epoch(tables(rows), tasks.IMAGES)
+    differ = "in which policies differ most" if len(policies) > 1 else "that end lowest and highest"
+    shown = f"9 of 12 panels are shown, those {differ}; history.csv holds all."
+    assert drawn.get_label() == shown
+    titles = {axis.get_title() for axis in drawn.axes}
+    assert any("1.11" in title for title in titles)
+    assert any(title.endswith("width 1") for title in titles) == (len(policies) == 1)

@@ -63,6 +63,15 @@ def test_what_rounding_decides_is_the_title():
         "keydana_cnn in <8,8> trains if rounded stochastically (+0.2 points of error against "
         "float32), not if rounded to nearest (+79.0)"
     )
+    # Published once without a word of the loss scale with which it trains nearly as well.
+    scaled = emulated_runs([4.0, 4.1, 3.9], loss_scale=128.0, **FIXED)
+    said = low_precision_title(
+        emulated_runs([1, 1.1, 0.9]),
+        emulated_runs([80, 81, 79], **FIXED),
+        emulated_runs([1.2, 1.3, 1.1], **STOCHASTIC),
+        scaled,
+    )
+    assert said.endswith("nearest (+79.0; with a loss scale of 128 +3.0)")
 
 
 def test_trainings_with_and_without_clipping_have_labels_of_their_own():

@@ -48,3 +48,14 @@ def test_ablations_are_a_family_of_their_own():
     said = notes.families(sweep.tables, sweep.verdicts)
     assert f"ablations ({len(own) - known})" in said
     assert "memory (" in said
+
+
+def test_the_peak_of_integers_is_of_the_type_that_was_measured():
+    # Published once: "in the same type", of int4, beside a product of float32.
+    rows = [record(), record("float32", 1)]
+    rows[1]["parameters"] |= {"policy": "int8", "phase": "inference"}
+    for one in rows:
+        one["work"] = {"flops_per_step": 1e9, "bytes_per_step": 1e9}
+        one["work"]["ceilings"] = {"dtype": "float32", "matmul_flops_per_s": 1e12}
+    made = tables(rows)
+    assert "in the same type (int8: in float32), through the same" in notes.details(made)

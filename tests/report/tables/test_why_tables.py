@@ -131,3 +131,12 @@ def test_the_layers_that_have_no_row_are_counted_with_their_time():
     total = sum(float(ms) for ms in rows[f"{policy}, ms"])
     took = breakdown.by_layer(found.candidate).sum(axis=1).drop("(no operation)", errors="ignore")
     assert total == pytest.approx(took.sum() * 1e3, rel=1e-3)
+
+
+def test_what_a_diagnosis_measured_is_not_said_to_be_the_sweeps():
+    # Published once: "in the sweep", of runs of its diagnosis.
+    gains = dict.fromkeys(("float32", "mixed_float16"), Contrast(2.0, 1.9, 2.1, 3))
+    for of_sweep, place in ((True, "in the sweep"), (False, "in the diagnosis")):
+        effect = Effect(ablations.INPUT, gains=gains, of_sweep=of_sweep)
+        (row,) = of(verdict(effects=[effect]))
+        assert row["Why"] == place
