@@ -270,8 +270,10 @@ def checked(directory: Path) -> Checked:
 
 def _not_valid(sweep: "MeasuredSweep") -> list[str]:
     from mptexp.report.answers import caveats, why
+    from mptexp.report.pages import first_screen_html
 
-    said = [*caveats.sentences(sweep.tables), *why.not_valid(sweep.verdicts)]
+    findings = first_screen_html.findings(sweep)
+    said = [*caveats.faults(sweep.tables, findings), *why.not_valid(sweep.verdicts)]
     return [*said, *sweep.tables.damaged, *sweep.tables.changed]
 
 

@@ -263,6 +263,12 @@ def sentences(tables: Tables, findings: Collection[str] = ()) -> list[str]:
     return [*_unlike(tables), *made]
 
 
+def faults(tables: Tables, findings: Collection[str] = ()) -> list[str]:
+    """Those of them that are no findings."""
+    flagged = (each for each in _counted(tables) if each[0].name not in findings)
+    return [*_unlike(tables), *(_sentence(*each, tables, findings) for each in flagged)]
+
+
 def _unlike(tables: Tables) -> list[str]:
     """What forms no ratio: runs that are not comparable or not asked for, sides that differ."""
     return [*_differing(tables), *_not_asked(tables), *_of_tables(tables)]
