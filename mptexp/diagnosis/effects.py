@@ -113,7 +113,7 @@ def effect(
 
     for before in (pair.controls, pair.policies):
         after = ablation.variants(*before)
-        if after == before:  # such as XLA on, where it is on
+        if after == before or _compiled_alike(before, after, find):  # such as XLA on, where it is
             continue
         made = _contrasted(ablation, before, after, find, said.parts)
         if made is not None:
@@ -128,6 +128,21 @@ def effect(
             return _as_claimed(made, {name: ends for name, ends in known.items() if ends})
         failed = failed or next(filter(None, (_ending(find(run)) for run in after)), "")
     return Effect(ablation, failed=failed) if failed else None
+
+
+def _compiled_alike(before: tuple[Run, Run], after: tuple[Run, Run], find: Find) -> bool:
+    """Whether a change of `jit` changed nothing: `auto` may have been the same in force."""
+    if [run.jit for run in before] == [run.jit for run in after]:
+        return False
+    sides = [
+        {
+            one.get("in_force", {}).get("jit")
+            for run in runs
+            for one in _of_blocks(run, find).values()
+        }
+        for runs in (before, after)
+    ]
+    return sides[0] == sides[1] and len(sides[0]) == 1 and sides[0] != {None}
 
 
 def _is_elsewhere(controls: tuple[Run, Run], own: tuple[Run, Run], find: Find) -> bool:

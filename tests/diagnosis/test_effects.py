@@ -61,6 +61,15 @@ def test_a_control_and_an_ablation_of_two_calls_form_no_ratio():
     assert effect.speedup.n == 2  # the two policies of either block were measured in one call
 
 
+def test_a_change_to_what_was_in_force_is_none():
+    # The lie: "Ablations: XLA off", of runs with jit auto, in which it was off.
+    records = known(ablations.XLA_OFF, [[100] * 3, [110] * 3], [[100] * 3, [110] * 3])
+    assert effects.effect(PAIR, ablations.XLA_OFF, records, "train") is not None
+    for one in records.values():
+        one["in_force"] = {"jit": False}
+    assert effects.effect(PAIR, ablations.XLA_OFF, records, "train") is None
+
+
 def test_one_block_claims_no_interval():
     records = known(ablations.INPUT, [[100], [110]], [[120], [240]])
     effect = effects.effect(PAIR, ablations.INPUT, records, "train")
