@@ -23,6 +23,7 @@ IDENTITY = {"code": "c0de", "model_source": "", "data": "d", "device": "GPU"}
 
 
 @cache
+@cache  # what many tests of a file look at is computed once
 def published(name):
     """A committed sweep as a report reads it; tests change nothing in it."""
     return measured_sweep.load(SweepDir(PROJECT / "reports/published" / name))

@@ -169,8 +169,9 @@ def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     return wording.listed([f"{first} of {wording.count(len(table), 'setting')}", *more])
 
 
-def retry(runs: pd.DataFrame) -> str:
+def retry(tables: Tables) -> str:
     """What would compare policies of which some did not end well."""
+    runs = pd.concat([tables.results, tables.attempts])  # those to find the largest batch
     again = "" if runs.status.isin(FINAL).all() else AGAIN
     if (runs.batch_size[runs.status == "oom"] == 1).any():
         return f"{again}; {MEMORY}" if again else MEMORY
@@ -187,7 +188,7 @@ def _alone(tables: Tables) -> Subject:
     ended, met = findings.ended(tables), {*tables.results.status} - {"ok"}
     if tables.ok.empty or (ended and met != {"unsupported"}):
         title = "All runs diverged" if {*tables.results.status} == {"diverged"} else ended or NONE
-        return Subject(title, said, advice=retry(tables.results))
+        return Subject(title, said, advice=retry(tables))
     rows = summary.headline(tables).dropna(subset="step_s")
     if len(rows) != 1:
         return Subject("Nothing to compare: no policy was measured beside its baseline", said)

@@ -27,9 +27,7 @@ from mptexp.report.first_screen.subject import Subject
 def of(tables: Tables) -> Subject:
     """The subject of a sweep: the first of SUBJECTS that has anything to say of it."""
     if tables.ok.empty and (tables.results.status != "diverged").all():
-        return Subject(
-            accuracies.NONE, [findings.NONE_SUCCEEDED], advice=accuracies.retry(tables.results)
-        )
+        return Subject(accuracies.NONE, [findings.NONE_SUCCEEDED], advice=accuracies.retry(tables))
     return next(subject for of_kind in SUBJECTS for subject in of_kind(tables))
 
 

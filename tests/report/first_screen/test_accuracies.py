@@ -153,8 +153,11 @@ def test_a_smaller_batch_is_no_cure_of_what_failed_otherwise():
     assert advice.startswith("mend what the runs without a result name; ")
     assert advice.endswith("; a smaller batch, which fits all of them, would compare them.")
     # The lie: the same where not even one image fits.
-    one = pd.DataFrame({"status": ["oom"] * 2, "policy": "float32", "batch_size": [2, 1]})
-    assert accuracies.retry(one) == accuracies.MEMORY
+    out = {"status": "oom", "error": "no memory"}
+    lost = tables([record() | out, record("mixed_float16") | out])
+    assert accuracies.retry(lost) == accuracies.SMALLER
+    tried = pd.DataFrame({"status": ["oom"] * 2, "policy": "float32", "batch_size": [2, 1]})
+    assert accuracies.retry(replace(lost, attempts=tried)) == accuracies.MEMORY
 
 
 def test_where_all_runs_diverged_the_title_says_so():
