@@ -58,6 +58,7 @@ class Verdict:
             steps take another time.
         as_layers: baseline over candidate of what the layers take alone, where the step's is about
             that and `possible` is NaN for being a little less; else NaN.
+        of_one_backend: whether all runs of the sweep have the pair's, so that nobody need name it.
     """
 
     pair: Pair
@@ -71,6 +72,7 @@ class Verdict:
     hurtful: frozenset[str] = frozenset()
     other: bool = False
     as_layers: float = math.nan
+    of_one_backend: bool = True
 
     @property
     def speedup(self) -> Contrast:
@@ -233,7 +235,8 @@ def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:
     """A verdict for every pair of the sweep that was diagnosed, or that holds its own ablations."""
     records = known(directory, tables)
     said = Said(_beside_others(tables, records), tables.ends_by_runs, tables.parts)
-    made = of_pairs(pairs(tables), records, said)
+    one = tables.ok.backend.nunique() <= 1
+    made = [replace(v, of_one_backend=one) for v in of_pairs(pairs(tables), records, said)]
     return [v for v in made if v.candidate is not None or v.effects]
 
 

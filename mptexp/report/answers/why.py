@@ -86,7 +86,7 @@ def setting(verdict: Verdict, among: Sequence[Verdict]) -> str:
     run, usual = verdict.pair.candidate, defaults()
     names = ["input_mode"] * (run.input_mode != usual["input_mode"])
     named = [in_words(n, getattr(run, n)) for n in [*names, *_varying(among)]]
-    if len({other.pair.candidate.backend for other in among}) > 1:
+    if not verdict.of_one_backend:
         named.insert(len(names), BACKENDS[run.backend])
     if run.jit != usual["jit"]:
         named.insert(0, compiled_in_words(run.jit == "on", run.backend))
