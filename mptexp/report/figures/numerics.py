@@ -222,10 +222,10 @@ def _caption_scales(point: tuple[str, pd.DataFrame]) -> str:
     lost = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
     some = (bad.diverged < bad.runs).any()
     which = (
-        " A number at a cross is how many of its runs did; without one all did. Hollow: mean of "
+        " A number at a cross is how many of its runs did; without a number, all. Hollow: mean of "
         "the others."
     ) * bool(some)
-    dots = "Dots are means over repeats, upright lines go from the least to the most."
+    dots = "Dots are means over repeats, vertical lines their range."
     return f"{f'With {name}: ' * bool(name)}{lost}{which} {dots}"
 
 

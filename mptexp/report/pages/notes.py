@@ -232,7 +232,7 @@ def starting_points(tables: Tables) -> str:
 def sensors(tables: Tables) -> str:
     """How the device was read, and what interfered with which share of the runs."""
     lines = [
-        "Medians over repeats, or where a heading says so the most of them, of what was read every "
+        "Medians over repeats, or the maximum where a heading says at most, of what was read every "
         "quarter of a second while steps were timed. On a CPU, utilization is this process's "
         "processor time over that of the processors it may use."
     ]
