@@ -1,6 +1,6 @@
 # make quickstart   a first report, from nothing;  make lab   JupyterLab
-# make check  what needs no Jupyter kernel, browser or training, and takes no second: under three
-#   minutes on 2 cores; make slow lists anew what takes one
+# make check  what needs no Jupyter kernel, browser or training, and takes less than 0.7 s each:
+#   under three minutes on 2 cores; make slow lists anew what takes longer
 # make test   all checks
 # make soak   200 runs while kernels, workers and sweeps are killed at random, and commands while
 #   they write; 500 forks of a process with a framework; other random values; 10,000 damaged params

@@ -14,7 +14,7 @@ from mptexp.diagnosis.cause_times import LEAST_SHARE
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import tasks
+from mptexp.spec import feasible, tasks
 from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.names import MODELS
 from mptexp.spec.run import Run
@@ -125,7 +125,14 @@ def proposed(pair: Pair, directory: SweepDir, tables: Tables) -> list[Ablation]:
         ablation
         for ablation in worthwhile(pair, baseline, candidate)
         if not own.issuperset(run.run_id(notebook) for run in ablation.variants(*pair.policies))
+        and not any(map(_cannot_be_timed, ablation.variants(*pair.controls)))
     ]
+
+
+def _cannot_be_timed(run: Run) -> bool:
+    """Whether so few steps are known to be in an epoch that several at once leave none to time."""
+    images = feasible.training_images(run)
+    return images is not None and bool(feasible.fault(run, images))
 
 
 def _ended_well(directory: SweepDir, run_id: str) -> dict[str, Any] | None:

@@ -155,3 +155,13 @@ def test_controls_stand_among_the_ablations_that_are_compared_with_them(seed):
 
 def pairs(runs):
     return zip(runs[::2], runs[1::2], strict=True)
+
+
+@pytest.mark.parametrize(("size", "without"), [(32, True), (8, False)])
+def test_what_leaves_no_steps_to_time_is_not_proposed(size, without):
+    # "16 steps per execution" of an epoch of 44 steps: two runs that ended as unsupported.
+    run = Run(dataset="digits", batch_size=size, epochs=1)
+    several = run.model_copy(update=ablations.EXECUTION.change)
+    assert proposals._cannot_be_timed(several) is without
+    assert not proposals._cannot_be_timed(run)
+    assert not proposals._cannot_be_timed(several.model_copy(update={"dataset": "mnist"}))

@@ -126,7 +126,7 @@ def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
     } <= slow
 
 
-def test_what_takes_a_second_is_no_quick_check():
+def test_what_takes_long_is_no_quick_check():
     listed = [name.split("::") for name in slow_tests.names()]
     missing = [
         name
