@@ -144,9 +144,9 @@ class Case:
 
     def removed(self, cause: "Cause") -> Removed | None:
         """What its ablation saved the candidate; None without a valid one with an interval."""
-        effect = next(iter(self.effects_of(cause)), None)
-        gain = effect.gains.get(self.pair.candidate.policy) if effect else None
-        if effect is None or gain is None or math.isnan(gain.low) or not effect.is_valid:
+        effect, policy = next(iter(self.effects_of(cause)), None), self.pair.candidate.policy
+        gain = effect.gains.get(policy) if effect else None
+        if effect is None or gain is None or math.isnan(gain.low) or not effect.is_valid(policy):
             return None
         saved = self.pair.step_s * (1 - 1 / gain.estimate) * (gain.low > 1)
         return Removed(saved, self.pair.step_s * max(0.0, 1 - 1 / gain.high), effect)

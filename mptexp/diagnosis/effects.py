@@ -51,6 +51,7 @@ class Effect:
         speedup: baseline over candidate with the change made to both; None where no block has both.
         failed: status and error of the run that ended the ablation; empty where it has a result.
         flags: what is not valid of the runs that it rests on, see `validity`.
+        flags_by: the same of each contrast, where that is known.
         claimed: the `contrasts` whose interval is that of the sweep's own comparison of their runs.
         apart: of each contrast, in how many blocks both sides were measured, but in two calls,
             which form no ratio.
@@ -65,11 +66,15 @@ class Effect:
     claimed: frozenset[str] = frozenset()
     apart: Mapping[str, int] = field(default_factory=dict)
     of_sweep: bool = False
+    flags_by: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether its times may prove anything."""
-        return not validity.invalid(self.flags, "time")
+    def flags_of(self, name: str) -> str:
+        """What is not valid of the runs of a contrast: a policy's gain, or SPEEDUP."""
+        return self.flags_by.get(name, self.flags)
+
+    def is_valid(self, name: str) -> bool:
+        """Whether the times of a contrast may prove anything."""
+        return not validity.invalid(self.flags_of(name), "time")
 
     @property
     def contrasts(self) -> dict[str, Contrast]:
@@ -83,10 +88,10 @@ def together(effects: Sequence[Effect]) -> list[Effect]:
     What the sweep's own tables claim keeps the interval that it has there.
     """
     places = [(e, name, over) for e in effects for name, over in e.contrasts.items()]
-    own = [e.is_valid and name not in e.claimed for e, name, _ in places]
+    own = [e.is_valid(name) and name not in e.claimed for e, name, _ in places]
     made = simultaneous_intervals.together([over for *_, over in places], among=own)
     wide = iter(
-        over if name in e.claimed and e.is_valid else new
+        over if name in e.claimed and e.is_valid(name) else new
         for (e, name, over), new in zip(places, made, strict=True)
     )
     return [
@@ -117,12 +122,15 @@ def effect(
             continue
         made = _contrasted(ablation, before, after, find, said.parts)
         if made is not None:
-            runs = [in_block(r, b) for r in (*before, *after) for b in _of_blocks(r, find)]
-            shown = [said.flags.get(run.run_id(notebook), "") for run in runs]
-            elsewhere = ["not comparable"] * _is_elsewhere(before, pair.policies, find)
-            flags = validity.together([made.flags, *shown, *elsewhere])
-            made = replace(made, flags=flags, of_sweep=before == pair.policies)
             sides = _sides(before, after)
+            elsewhere = _is_elsewhere(before, pair.policies, find)
+            flags = {
+                name: _flags(sides[name], axes, find, said, notebook, elsewhere)
+                for name in made.contrasts
+                for axes in [("policy", *ablation.change)]
+            }
+            every, own = validity.together(flags.values()), before == pair.policies
+            made = replace(made, flags=every, flags_by=flags, of_sweep=own)
             ids = {name: [_ids(r, find, notebook) for r in sides[name]] for name in made.contrasts}
             known = {name: said.ends.get(sides_of(*both)) for name, both in ids.items()}
             return _as_claimed(made, {name: ends for name, ends in known.items() if ends})
@@ -175,8 +183,7 @@ def _contrasted(
         n: _of_blocks(a, find).keys() & _of_blocks(b, find).keys() for n, (a, b) in sides.items()
     }
     apart = {name: len(both[name]) - over.n for name, over in overs.items()}
-    flags = _not_valid(ablation, before, after, find)
-    return Effect(ablation, gains, overs.get(SPEEDUP), flags=flags, apart=apart)
+    return Effect(ablation, gains, overs.get(SPEEDUP), apart=apart)
 
 
 def _sides(before: tuple[Run, Run], after: tuple[Run, Run]) -> dict[str, tuple[Run, Run]]:
@@ -185,16 +192,21 @@ def _sides(before: tuple[Run, Run], after: tuple[Run, Run]) -> dict[str, tuple[R
     return gains | {SPEEDUP: (after[1], after[0])}
 
 
-def _not_valid(
-    ablation: Ablation, before: tuple[Run, Run], after: tuple[Run, Run], find: Find
+def _flags(
+    sides: tuple[Run, Run],
+    axes: tuple[str, ...],
+    find: Find,
+    said: Said,
+    notebook: str,
+    elsewhere: bool,
 ) -> str:
-    """The flags of all runs of an ablation; not comparable where more differs than the change."""
-    sides = [[_of_blocks(run, find) for run in runs] for runs in (before, after)]
-    axes = ("policy", *ablation.change)
-    unlike = any(validity.across(new, old, axes) for old, new in zip(*sides, strict=True))
-    among = [record for side in sides for blocks in side for record in blocks.values()]
-    names = [name for record in among for name in validity.of_record(record)]
-    return validity.together([*names, *["not comparable"] * unlike])
+    """The flags of the runs of a contrast; not comparable where more differs than the change."""
+    made = [_of_blocks(run, find) for run in sides]
+    unlike = elsewhere or bool(validity.across(*made, axes))
+    names = [name for own in made for record in own.values() for name in validity.of_record(record)]
+    runs = [in_block(run, b) for run, own in zip(sides, made, strict=True) for b in own]
+    shown = [said.flags.get(run.run_id(notebook), "") for run in runs]
+    return validity.together([*names, *shown, *["not comparable"] * unlike])
 
 
 def blocks(run: Run, find: Find) -> dict[int, dict[str, Any]]:

@@ -165,7 +165,8 @@ class Verdict:
         """What an ablation gave the candidate, None where it was not made; whether it is valid."""
         for one in self.effects:
             if one.ablation.name == ablation.name:
-                return one.gains.get(self.pair.candidate.policy), one.is_valid
+                policy = self.pair.candidate.policy
+                return one.gains.get(policy), one.is_valid(policy)
         return None, True
 
     def _failed(self, ablation: Ablation) -> bool:
@@ -216,8 +217,8 @@ class Verdict:
         return [
             (effect, policy, gain)
             for effect in self.effects
-            if effect.is_valid
             for policy, gain in effect.gains.items()
+            if effect.is_valid(policy)
             if (gain.low > 1 and gain.estimate >= least)
             and (effect.ablation.name not in cited or policy == self.pair.baseline.policy)
         ]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from builders import IDENTITY, published
 
+from mptexp.analysis import validity
 from mptexp.diagnosis import ablations, effects
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.spec.run import Run
@@ -85,7 +86,11 @@ def test_an_effect_of_runs_that_others_show_to_be_disturbed_is_not_valid():
     for flags, valid in (({}, True), ({"other": "repeats apart"}, True),
                          ({control: "repeats apart"}, False)):  # fmt: skip
         effect = effects.effect(PAIR, ablations.INPUT, records, "train", effects.Said(flags))
-        assert effect.is_valid is valid
+        assert effect.is_valid("float32") is valid
+        # The lie: "not valid: repeats apart", of the other policy's runs, none of which was.
+        assert effect.is_valid("mixed_bfloat16")
+        assert effect.is_valid(effects.SPEEDUP)
+        assert effect.flags == validity.together(flags.get(control, "").split("; "))
 
 
 def test_a_speedup_that_the_sweep_claims_has_its_interval_there():
@@ -105,7 +110,7 @@ def test_a_speedup_that_the_sweep_claims_has_its_interval_there():
     # What remains is a family of two, as if there were no speedup.
     (own,) = effects.together([replace(made, speedup=None)])
     assert wide.gains == own.gains
-    (disturbed,) = effects.together([replace(made, flags="interference")])
+    (disturbed,) = effects.together([replace(made, flags="interference", flags_by={})])
     assert math.isnan(disturbed.speedup.low)
 
 
@@ -186,7 +191,7 @@ def test_what_another_device_of_the_name_did_says_nothing_of_the_sweep(name, val
         for run_id, one in made(policy, [1, 1, 1]).items():
             records[run_id] = one | {"identity": IDENTITY | {name: "the sweep's"}}
     effect = effects.effect(PAIR, ablations.INPUT, records, "train")
-    assert effect.is_valid is valid
+    assert effect.is_valid("float32") is effect.is_valid(effects.SPEEDUP) is valid
     assert not effect.of_sweep
     ablation = {}
     for run, rates in zip(

@@ -45,8 +45,11 @@ def test_the_case_of_2020_on_a_cpu_is_emulation_not_input(verdicts):
     gain = resident.gains["mixed_float16"]
     assert (gain.n, round(gain.estimate, 2)) == (3, 0.99)
     # float32's runs with the batch on the device lie apart: an interval was claimed of them.
-    assert "repeats apart" in resident.flags
-    assert np.isnan(gain.low)
+    assert "repeats apart" in resident.flags_of("float32")
+    assert np.isnan(resident.gains["float32"].low)
+    assert np.isnan(resident.speedup.low)
+    assert resident.is_valid("mixed_float16")  # none of its own runs do
+    assert gain.low < 1 < gain.high
     assert not any(loss.cause.name == "input" for loss in piped.blamed)
 
 

@@ -86,8 +86,9 @@ def test_a_cross_stands_where_memory_ran_out(short):
     assert (entry.get_label(), len(entry.get_xdata())) == ("out of memory", 0)
     assert "out of memory" in [text.get_text() for text in figure.legends[0].get_texts()]
     float32, dots = axis.lines[0], axis.collections[0].get_offsets()[:, 0]
-    assert cross.get_xdata() == pytest.approx([float32.get_xdata()[0] + 1])
-    assert set(float32.get_xdata()) <= set(dots.compressed())
+    assert cross.get_xdata()[0] - 1 == pytest.approx(dots.compressed()[0])  # among its own dots
+    # Set apart as these, a line to the right would look like one below, of what is faster.
+    assert list(float32.get_xdata()) == [0]
 
 
 def test_panels_keep_their_width_where_no_memory_ran_out():

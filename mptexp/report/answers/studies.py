@@ -480,8 +480,9 @@ def _repeats_here(
     worst = {policy: _worst(runs[runs.policy == policy], lost) for policy in policies}
     panel = wording.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
     return (
-        f"Measured on {panel} at batch size {batch_size}: training time in {mixed} over that in "
-        f"{wide} is {wording.contrast(over, flags, 'training time')}, and the worst validation "
+        f"Measured on {panel} at batch size {batch_size}, model "
+        f"{wording.verbatim(runs.model.iloc[0])}: training time in {mixed} over that in {wide} is "
+        f"{wording.contrast(over, flags, 'training time')}, and the worst validation "
         f"accuracy after {wording.count(runs.epochs.max(), 'epoch')} {worst[mixed]}, against "
         f"{worst[wide]} in {wide}."
     )

@@ -9,6 +9,7 @@ import pandas as pd
 from mptexp.analysis import validity
 from mptexp.diagnosis.cause_times import LEAST_SHARE, Loss
 from mptexp.diagnosis.causes import BY_PEAK, Cause
+from mptexp.diagnosis.effects import SPEEDUP
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
 from mptexp.report.tables.why_tables import between, gain, percent
@@ -147,8 +148,10 @@ def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
     changes = [(one.ablation.label(backend), one) for one in loss.effects]
     base = wording.default_name(verdict.pair.baseline.policy)
     proof = [
-        f"with {change} it is {between(one.speedup, one.flags, f'{base} with {change}')}"
-        for change, one in ((wording.verbatim(name), one) for name, one in changes)
+        f"with {change} it is {between(one.speedup, flags, f'{base} with {change}')}"
+        for change, one, flags in (
+            (wording.verbatim(name), one, one.flags_of(SPEEDUP)) for name, one in changes
+        )
         if one.speedup
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""
@@ -167,7 +170,7 @@ def says(cause: Cause, backend: str) -> str:
 def not_valid(verdicts: Sequence[Verdict]) -> list[str]:
     """A sentence where ablations are not valid, and one where time breakdowns are not."""
     effects = [effect for verdict in verdicts for effect in verdict.effects]
-    bad = [effect.flags for effect in effects if not effect.is_valid]
+    bad = [e.flags for e in effects if not all(map(e.is_valid, e.contrasts))]
     traced = [verdict for verdict in verdicts if verdict.candidate is not None]
     unlike = [verdict.flags for verdict in traced if _doubt(verdict, BROKEN_DOWN)]
     return [

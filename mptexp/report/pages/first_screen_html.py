@@ -318,15 +318,19 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
         (gain.low, verdict, effect)
         for verdict in verdicts
         for effect in verdict.effects
-        if (gain := effect.gains.get(verdict.pair.candidate.policy)) and effect.is_valid
-        if gain.low > 1
+        for policy in [verdict.pair.candidate.policy]
+        if (gain := effect.gains.get(policy)) and effect.is_valid(policy) and gain.low > 1
     ]
     if not proven:
         return ""
     _, verdict, effect = max(proven, key=lambda one: one[0])
     place = why.setting(verdict, verdicts)
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
-    gains = [f"**{policy}** is {why_tables.gain(over)}" for policy, over in effect.gains.items()]
+    gains = [
+        f"**{policy}** is {why_tables.gain(over)}"
+        for policy, over in effect.gains.items()
+        if effect.is_valid(policy)
+    ]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
     return f"Of the changes tried, {name} helps most: {where}{wording.listed(gains)}."
 
@@ -397,8 +401,8 @@ def _compiler(verdicts: Sequence[Verdict]) -> str:
         for verdict in verdicts
         for loss in verdict.blamed
         for effect in loss.effects
-        for gain in effect.gains.values()
-        if loss.cause.name == COMPILED and effect.is_valid and gain.low > 1
+        for policy, gain in effect.gains.items()
+        if loss.cause.name == COMPILED and effect.is_valid(policy) and gain.low > 1
     ]
     if not slower:
         return ""
@@ -422,8 +426,8 @@ def _helps(verdicts: Sequence[Verdict]) -> bool:
         (effect.ablation.name, gain)
         for verdict in verdicts
         for effect in verdict.effects
-        for gain in effect.gains.values()
-        if effect.is_valid
+        for policy, gain in effect.gains.items()
+        if effect.is_valid(policy)
     ]
     on = any(gain.low > 1 for name, gain in gains if name == XLA_ON.name)
     return on or any(gain.high < 1 for name, gain in gains if name == XLA_OFF.name)

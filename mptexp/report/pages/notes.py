@@ -41,7 +41,7 @@ LARGER_LEARNS = " A larger batch may need another learning rate to learn as well
 CLAIMS = (
     "What the studies claimed, what this sweep says of it, and the rule that decides between "
     "consistent and inconsistent; between the two it is inconclusive. What it does not test is "
-    "left out."
+    "left out. Of the runs that decide, six at most are named."
 )
 FAILED = "What did not succeed is a result too, and stays here."
 
@@ -191,14 +191,21 @@ def details(tables: Tables) -> str:
         lines.append(
             "Achieved: arithmetic of the model's step, from its shapes, per second; MFU: over that "
             f"of this device's large matrix product in the same type{_ceiling(tables)}, through "
-            "the same framework; least traffic: inputs, outputs and weights, each once per pass, "
-            "per second."
+            f"the same framework{_no_peak(tables)}; least traffic: inputs, outputs and weights, "
+            "each once per pass, per second."
         )
     if tables.price_per_hour:
         lines.append(f"Cost: at {tables.price_per_hour:g} per hour.")
     elif tables.options.price_per_hour:
         lines.append("Cost is not shown: one price_per_hour cannot hold of several devices.")
     return " ".join(lines)
+
+
+def _no_peak(tables: Tables) -> str:
+    """Why some rows have no share of the peak, where some have none."""
+    rows = summary.headline(tables)
+    none = rows.mfu_frac.isna() & rows.flops_per_s.notna()
+    return " (no valid peak: none was measured, or a run exceeded it)" * bool(none.any())
 
 
 def _ceiling(tables: Tables) -> str:

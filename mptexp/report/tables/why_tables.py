@@ -119,7 +119,10 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
         spent = milliseconds(loss.spent_s)
         parts.append(f"{loss.cause.spent_on}: {spent}{layers}{before}")
     for effect in loss.effects:
-        gains = [f"{policy} {gain(over, effect.flags)}" for policy, over in effect.gains.items()]
+        gains = [
+            f"{policy} {gain(over, effect.flags_of(policy))}"
+            for policy, over in effect.gains.items()
+        ]
         named = effect.ablation.label(verdict.pair.candidate.backend)
         parts.append(f"with {named}: {wording.listed(gains)}")
     if loss.cause.name in ("emulated", "reference code") and verdict.candidate is not None:
@@ -163,7 +166,7 @@ def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
             or "–"
             for policy in policies
         },
-        "Shows": _shown(effect.gains.get(policies[1]), effect.flags),
+        "Shows": _shown(effect.gains.get(policies[1]), effect.flags_of(policies[1])),
         f"{candidate} against {baseline} with it": _changed(effect, SPEEDUP) or "–",
     }
 
@@ -177,7 +180,7 @@ def _changed(effect: Effect, name: str) -> str:
     over, apart = effect.contrasts.get(name), effect.apart.get(name, 0)
     if over is None:
         return ""
-    text, n = wording.ratio_of(_row(over, effect.flags)), f"n = {over.n}"
+    text, n = wording.ratio_of(_row(over, effect.flags_of(name))), f"n = {over.n}"
     left = (
         f"{wording.count(apart, 'block')} {'was' if apart == 1 else 'were'} measured in two calls"
     )

@@ -149,7 +149,7 @@ def test_the_highest_and_the_longest_are_of_what_is_valid():
     assert rates(tables(rows)).startswith(said)
     assert "The longest of what is valid is float32's at batch" in latency(tables(rows))
     void = tables([run | BUSY for run in rows])
-    assert rates(void) == "Dots are runs, lines go through their geometric means."
+    assert rates(void) == "Dots are runs, set apart by policy; lines go through geometric means."
     assert latency(void).endswith("means unsteady latency.")
 
 
