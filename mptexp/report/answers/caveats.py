@@ -337,7 +337,7 @@ def _sentence(
     opening = _opening(flag, runs, of, tables)
     if flag.name in findings:
         said = opening.replace("**Not valid: ", "**At chance level: ")
-        return f"{said} Here that is the finding, and nothing to repair."
+        return f"{said} Here that is no fault, and nothing to repair."
     to_do = wording.capitalized(_to_do(flag, tables))
     return " ".join(filter(None, [opening, _holds(tables, findings, runs == of), f"{to_do}."]))
 

@@ -419,6 +419,6 @@ def test_what_still_holds_is_of_the_runs_that_have_it():
     assert "Still valid: step times; accuracy of the other 2 runs." in said
     (said,) = caveats.sentences(tables(rows), ["not trained"])
     assert said.startswith("**At chance level: accuracy** of 1 of 6 runs: ")
-    assert said.endswith(" Here that is the finding, and nothing to repair.")
+    assert said.endswith(" Here that is no fault, and nothing to repair.")
     # The lie: --check called not valid what the page says is valid.
     assert caveats.faults(tables(rows), ["not trained"]) == []
