@@ -77,19 +77,20 @@ def execute_diagnosis(
     preparation.prepare([p.run for p in chosen], data_dir)
     with directory.locked(job.directory):
         directory.prepare(job.directory, job.text)
-        ended, cpus = True, _cpus(job.directory)
+        ended = True
+        if not finished:
+            execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
+            ended = not any(p.due for p in remeasuring.chosen(job, only))
+        cpus = _cpus(job.directory)
         if cpus and cpu_version() not in cpus:
             theirs = ", ".join(sorted(cpus))
             output.say(
                 f"{job.directory.root} was measured on another CPU ({theirs}; this one: "
                 f"{cpu_version()}): what is measured here is not compared with it"
             )
-        if not finished:
-            execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
-            ended = not any(p.due for p in remeasuring.chosen(job, only))
         run_ids = [p.run_id for p in chosen]
         for what, runs in _diagnosis(job, run_ids, traces_only, output, ended):
-            ended &= _execute_batch(what, runs, job, output)
+            ended &= _execute_batch(what, runs, job, output, cpus)
     return ended
 
 
@@ -166,14 +167,14 @@ def _compared(run: Run) -> tuple[str | int | bool, ...]:
     return (run.block, alone, run.gpu_model, run.backend, run.dataset, run.model, run.phase)
 
 
-def _of_another_cpu(job: Job) -> set[str]:
+def _of_another_cpu(diagnosis: SweepDir, cpus: set[str]) -> set[str]:
     """The runs of a diagnosis on another CPU than the sweep's, where this machine has the sweep's.
 
     The names of CPUs tell them not apart. They are made again: of the sweep they say nothing.
     """
-    if _cpus(job.directory) != {cpu_version()}:
+    if cpus != {cpu_version()}:
         return set()
-    made, _ = store.read_records(job.directory.diagnosis)
+    made, _ = store.read_records(diagnosis)
     known = {r["run_id"]: comparability.of(r) for r in made if r["status"] == "ok"}
     return {i for i, one in known.items() if one and one.get("cpu_version") != cpu_version()}
 
@@ -184,11 +185,17 @@ def _cpus(place: SweepDir) -> set[str]:
     return {one["cpu_version"] for one in identities if one and one.get("cpu_version")}
 
 
-def _execute_batch(what: str, runs: Sequence[Run], job: Job, output: Output) -> bool:
-    """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended."""
+def _execute_batch(
+    what: str, runs: Sequence[Run], job: Job, output: Output, cpus: set[str]
+) -> bool:
+    """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended.
+
+    Args:
+        cpus: the versions of the CPUs of the sweep, see `_cpus`.
+    """
     # They were made from records, which do not say where data lie.
     place, runs = job.directory.diagnosis, list(dict.fromkeys(map(job.sweep.located, runs)))
-    apart = _of_another_cpu(job)
+    apart = _of_another_cpu(place, cpus)
     states = plan.states(runs, job.sweep, place)
     states = [replace(p, state=plan.FLAGGED) if p.run_id in apart else p for p in states]
     before = remeasuring.begun_anew(states, comparison=_compared)

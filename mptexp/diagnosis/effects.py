@@ -122,16 +122,21 @@ def effect(
             continue
         made = _contrasted(ablation, before, after, find, said.parts)
         if made is not None:
-            sides = _sides(before, after)
-            elsewhere = _is_elsewhere(before, pair.policies, find)
+            sides, axes = _sides(before, after), ("policy", *ablation.change)
+            ids = {name: [_ids(r, find, notebook) for r in sides[name]] for name in made.contrasts}
+            elsewhere = ["not comparable"] * _is_elsewhere(before, pair.policies, find)
             flags = {
-                name: _flags(sides[name], axes, find, said, notebook, elsewhere)
-                for name in made.contrasts
-                for axes in [("policy", *ablation.change)]
+                name: validity.together(
+                    [
+                        *_flags(sides[name], axes, find),
+                        *(said.flags.get(i, "") for own in both for i in own.values()),
+                        *elsewhere,
+                    ]
+                )
+                for name, both in ids.items()
             }
             every, own = validity.together(flags.values()), before == pair.policies
             made = replace(made, flags=every, flags_by=flags, of_sweep=own)
-            ids = {name: [_ids(r, find, notebook) for r in sides[name]] for name in made.contrasts}
             known = {name: said.ends.get(sides_of(*both)) for name, both in ids.items()}
             return _as_claimed(made, {name: ends for name, ends in known.items() if ends})
         failed = failed or next(filter(None, (_ending(find(run)) for run in after)), "")
@@ -192,21 +197,11 @@ def _sides(before: tuple[Run, Run], after: tuple[Run, Run]) -> dict[str, tuple[R
     return gains | {SPEEDUP: (after[1], after[0])}
 
 
-def _flags(
-    sides: tuple[Run, Run],
-    axes: tuple[str, ...],
-    find: Find,
-    said: Said,
-    notebook: str,
-    elsewhere: bool,
-) -> str:
+def _flags(sides: tuple[Run, Run], axes: tuple[str, ...], find: Find) -> list[str]:
     """The flags of the runs of a contrast; not comparable where more differs than the change."""
     made = [_of_blocks(run, find) for run in sides]
-    unlike = elsewhere or bool(validity.across(*made, axes))
     names = [name for own in made for record in own.values() for name in validity.of_record(record)]
-    runs = [in_block(run, b) for run, own in zip(sides, made, strict=True) for b in own]
-    shown = [said.flags.get(run.run_id(notebook), "") for run in runs]
-    return validity.together([*names, *shown, *["not comparable"] * unlike])
+    return [*names, *["not comparable"] * bool(validity.across(*made, axes))]
 
 
 def blocks(run: Run, find: Find) -> dict[int, dict[str, Any]]:
