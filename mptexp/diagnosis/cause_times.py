@@ -102,6 +102,8 @@ class Case:
             the type has.
         effects: of all ablations that were made.
         least: seconds of a step by layer that the measured peaks allow at best.
+        slowed: layers whose memory-bound work is slower than the baseline's, where a whole trace,
+            of which this is a part, has told them.
     """
 
     pair: Pair
@@ -111,6 +113,7 @@ class Case:
     missed: Mapping[str, float]
     effects: tuple[Effect, ...]
     least: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
+    slowed: pd.Index | None = None
 
     @cached_property
     def _by_layer(self) -> dict[str, pd.DataFrame]:
@@ -130,7 +133,9 @@ class Case:
     @cached_property
     def slower_memory(self) -> pd.DataFrame:
         """Layers whose memory-bound work takes longer than before, see `_slower_memory`."""
-        return _slower_memory(self)
+        if self.slowed is None:
+            return _slower_memory(self)
+        return self.of("memory").reindex(self.slowed, fill_value=0.0)
 
     @cached_property
     def not_faster(self) -> tuple[pd.Series, pd.Series, pd.Series]:

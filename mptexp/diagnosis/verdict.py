@@ -461,10 +461,13 @@ def losses(
     made = _losses(pair, *both, effects)
     if baseline is None or candidate is None or all(loss.share < LEAST_SHARE for loss in made):
         return made
-    errors = _errors(pair, *both, effects)
+    # One limit decides of two causes which one work is of: parts of the trace keep to the whole's,
+    # else what one step alone took would leave its cause with it, and show in no error.
+    slowed = _case(pair, *both, effects).slower_memory.index
+    errors = _errors(pair, *both, effects, slowed)
     if not errors:
         return made
-    slower = _shares(_losses(_at_most(pair, baseline, candidate), *both, effects))
+    slower = _shares(_losses(_at_most(pair, baseline, candidate), *both, effects, slowed))
     certain = []
     for loss in made:
         by_repeats = max(0.0, loss.share - slower.get(loss.cause.name, 0.0))
@@ -478,7 +481,11 @@ def _shares(made: Iterable[Loss]) -> dict[str, float]:
 
 
 def _errors(
-    pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]
+    pair: Pair,
+    baseline: _Traced,
+    candidate: _Traced,
+    effects: Sequence[Effect],
+    slowed: pd.Index,
 ) -> dict[str, float]:
     """By how much each loss's share may be too high, by cause, with a confidence of 95 %.
 
@@ -495,7 +502,7 @@ def _errors(
     ]
     variances = dict.fromkeys((cause.name for cause in CAUSES), 0.0)
     for side, number in zip(sides, numbers, strict=True):
-        shares = [_shares(_losses(pair, *both, effects)) for both in side]
+        shares = [_shares(_losses(pair, *both, effects, slowed)) for both in side]
         for name in variances:
             values = [of.get(name, 0.0) for of in shares]
             variances[name] += (number - 1) * statistics.pvariance(values)
@@ -521,7 +528,11 @@ def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
 
 
 def _losses(
-    pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]
+    pair: Pair,
+    baseline: _Traced,
+    candidate: _Traced,
+    effects: Sequence[Effect],
+    slowed: pd.Index | None = None,
 ) -> list[Loss]:
     """What the step lost to what, the largest first; together no more than the step."""
     if baseline.rows.empty or candidate.rows.empty:
@@ -529,7 +540,7 @@ def _losses(
         case = Case(pair, {}, {}, nothing, {}, tuple(effects))
         causes = [cause for cause in CAUSES if cause.name in ("pipeline", "compiled")]
     else:
-        case = _case(pair, baseline, candidate, effects)
+        case = replace(_case(pair, baseline, candidate, effects), slowed=slowed)
         emulated = candidate.record["in_force"]["emulated"]
         causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]
     made = [loss for cause in causes if (loss := cause.loss(case, cause))]

@@ -319,6 +319,25 @@ def test_what_happened_in_few_steps_alone_is_not_named(tmp_path, bursts, named):
     assert [loss.cause.name for loss in found.large] == ["casts"]
 
 
+def test_a_burst_is_not_certain_where_the_other_steps_give_it_to_another_cause(tmp_path):
+    # Of the whole less than makes a layer slower; of four groups of five more than that.
+    cast = ("void Eigen::internal::EigenMetaKernel<Eigen::half>(int)", "body", "Cast")
+    relu = ("void Eigen::internal::EigenMetaKernel<Eigen::half>(int)", "odd", "Relu")
+    before = kernels((*CONV, 0.97), (*relu, 0.03))
+    after = kernels((*CONV, 0.75), (*cast, 0.15), (*relu, 0.1))
+    both = [
+        grouped(record(tmp_path / "a", before, "float32", flops=2e13)),
+        grouped(record(tmp_path / "b", after, "mixed_bfloat16", flops=2e13), ("odd",)),
+    ]
+    for one in both:
+        one["profile"]["device"] = "cpu"
+    pair = Pair(*(Run(**r["parameters"]) for r in both), STEP_S)
+    lost = {loss.cause.name: loss for loss in verdict.losses(pair, *both, [])}
+    assert lost["memory"].share == pytest.approx(0.1 - 0.03 / 2)
+    assert lost["memory"].least < 0
+    assert "slow operations" not in lost
+
+
 def test_a_layer_is_not_slower_where_the_traced_steps_do_not_show_it(tmp_path):
     # Timed beside other programs, the candidate's step is as long as the baseline's; traced without
     # them, all of it is twice as fast.
