@@ -181,6 +181,19 @@ def measured_again(directory: SweepDir) -> list[str]:
     return [kept] * bool(superseded) + [lost] * bool(discarded)
 
 
+def _of_diagnosis(sweep: MeasuredSweep) -> list[str]:
+    """What a diagnosis was measured with and when, where that is not as the runs were."""
+    traced = [record for verdict in sweep.verdicts for record in verdict.records.values()]
+    own, versions = (summary.versions(records) for records in (sweep.tables.records, traced))
+    boots = [{r.get("boot") for r in records} for records in (sweep.tables.records, traced)]
+    lines = []
+    if set(versions) - set(own):
+        lines.append(f"mptexp of the traced runs: {safe(', '.join(versions))}")
+    if not boots[1] <= boots[0]:
+        lines.append("steps were traced after another start of the machine than the runs'")
+    return lines
+
+
 def reproduce(sweep: MeasuredSweep) -> str:
     """How to measure all this again, and what it cost, in Markdown."""
     results = sweep.tables.results
@@ -194,6 +207,7 @@ def reproduce(sweep: MeasuredSweep) -> str:
         *[f"- PATH: where your copy of {safe(name)} lies" for name in _places(sweep)],
         f"- question: {safe(sweep.question)}",
         f"- mptexp, by version or commit: {versions}",
+        *[f"- {text}" for text in _of_diagnosis(sweep)],
         f"- cost: {cost}",
         *[f"- {text}" for text in measured_again(sweep.directory)],
         f"- expected beforehand: {safe(sweep.header['expected'])}"

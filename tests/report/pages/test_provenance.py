@@ -1,5 +1,5 @@
 import pytest
-from builders import record, tables, three
+from builders import published, record, tables, three
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -107,6 +107,15 @@ def test_every_command_that_made_the_page_is_there(sweep):
     assert "mptexp diagnose" not in provenance.reproduce(sweep)
     sweep.directory.diagnosis.runs.mkdir(parents=True)
     assert "    mptexp diagnose reports/again\n" in provenance.reproduce(sweep)
+
+
+def test_a_diagnosis_of_another_session_is_told(sweep):
+    same, other = (
+        provenance.reproduce(published(f"{n}-cpu")) for n in ("why", "sign-language-100px")
+    )
+    assert "traced" not in same
+    assert "another start of the machine than the runs'" in other
+    assert "mptexp of the traced runs: 0\\.2.0 5ab90d680998, 0.2.0 97b6965f54e7" in other
 
 
 def test_data_of_the_machine_that_measured_are_named_in_the_command(sweep):
