@@ -292,11 +292,12 @@ def looks_equal(rows: pd.DataFrame) -> pd.Series:
 
     Args:
         rows: with `verdict`, `difference`, `low`, `high` and `margin`. Others that are `undecided`
-            may be anything that their interval holds.
+            may be anything that their interval holds. Those with `too few images` look equal the
+            more: their repeats alone would show it.
     """
     reach = rows[["low", "high"]].astype(float).abs().max(axis=1, skipna=False)
     small = (rows.difference.abs() <= rows.margin) & (reach <= MARGINS * rows.margin)
-    return (rows.verdict == "undecided") & small
+    return rows.verdict.isin(["undecided", "too few images"]) & small
 
 
 def target(tables: Tables) -> float | None:

@@ -1,6 +1,7 @@
 """Which loss scales a training bears: accuracy or perplexity, divergence, skipped steps."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -17,13 +18,14 @@ def table(tables: Tables) -> pd.DataFrame:
     Returns:
         Columns: point (what else the runs share, as JSON), dataset, policy, loss_scale (as asked
         for: a number, "none" or "dynamic"), runs, run_ids, diverged (how many did),
-        first_not_finite (what the first of them says), figure, figure_low, figure_high (the last
-        validation's accuracy or perplexity: the task's mean, least, most of those that did not
-        diverge), difference, low, high, blocks (of quality, see `points.quality`, from float32
+        errors (what each of them says), figure, figure_low, figure_high (the last validation's
+        accuracy or perplexity: the task's mean, least, most of those that did not diverge),
+        difference, low, high, blocks (of quality, see `points.quality`, from float32
         within a block, with intervals that hold for all rows together; of that float32 itself
         none), margin, verdict (see accuracy.verdict; or diverged; baseline diverged where runs of
         the float32 compared with did; empty of that float32 itself), flags, skipped (median of the
-        steps that were left out).
+        steps that were left out), losses (of those that did not diverge: a tuple of the block and
+        every epoch's losses, of training and validation, for each).
     """
     runs = _runs(tables)
     rows = []
@@ -88,11 +90,12 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         "runs": len(rows),
         "run_ids": tuple(rows.run_id),
         "diverged": len(bad),
-        "first_not_finite": bad.error.iloc[0] if len(bad) else "",
+        "errors": tuple(bad.error),
         "figure": tasks.of(rows.dataset.iloc[0]).mean(figure),
         "figure_low": figure.min(),
         "figure_high": figure.max(),
         "over": contrast.paired(good, others, "difference"),
+        "losses": tuple(sorted((b, *_losses(r)) for b, r in ended.record.items())),
         "spread": validation_variance.spread(*sides, margin),
         "margin": margin,
         "both": [
@@ -101,6 +104,21 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         ],
         "skipped": rows.skipped.astype(float).median(),
     }
+
+
+def _losses(record: Mapping[str, Any]) -> tuple[float, ...]:
+    epochs = record.get("history") or []
+    return tuple(epoch.get(name, math.nan) for epoch in epochs for name in ("loss", "val_loss"))
+
+
+def alike(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of one point and policy that trained alike to the last bit under several scales.
+
+    A scale that is a power of two changes no rounding, unless a gradient leaves the type's range.
+    """
+    known = rows[(rows.losses.map(len) > 0) & (rows.diverged == 0)]
+    groups = [own for _, own in known.groupby("losses", sort=False)]
+    return [own for own in groups if own.loss_scale.map(number).nunique() > 1]
 
 
 def number(scale: float | str) -> float:

@@ -1,6 +1,7 @@
 """What is said of the loss scales that a training bears: sentences and a table of text."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ MIXED = "mixed_float16"
 NAMED = 4  # scales, each with its number; of more the range is said
 RETRY = "find settings with which float32 trains, such as a lower learning rate."
 FAILS = ("stall", "diverge")  # outcomes
+STEP = ", in step "  # before its number, in what a run that diverged says
 BASE_LOST = "baseline diverged"  # then nothing is said of any scale
 TRAINS = "trains as float32 does"
 # What a policy does with the scales of an outcome.
@@ -60,6 +62,22 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
         if parts:
             made.append(f"{head}**{own.policy.iloc[0]}** {wording.listed(parts)}.")
     return made
+
+
+def trained_alike(rows: pd.DataFrame) -> str:
+    """Which scales trained alike to the last bit: each of them is no evidence of its own."""
+    said = [
+        f"**{policy}** {_with_all(same, _tried(own))}"
+        for policy, own in rows.groupby("policy", sort=False)
+        for same in loss_scale.alike(own)
+    ]
+    if not said:
+        return ""
+    return (
+        f"Bit for bit the same losses in every epoch and block: {'; '.join(said)}. A power of two "
+        "changes no rounding, unless a gradient leaves the type's range: these scales are one "
+        "training, not several."
+    )
 
 
 def _trains(own: pd.DataFrame) -> str:
@@ -129,7 +147,8 @@ def _failing(own: pd.DataFrame) -> list[tuple[str, list[float]]]:
 def _open(own: pd.DataFrame) -> list[str]:
     """What is not decided with which scales: how far off at most, or by how much in the mean."""
     rows, tried = _undecided(own), _tried(own)
-    near, few = accuracy.looks_equal(rows), rows.verdict == "too few images"
+    near = accuracy.looks_equal(rows)
+    few = ~near & (rows.verdict == "too few images")
     says = {_within: rows[near], _few_images: rows[few], _not_shown: rows[~near & ~few]}
     return [say(found, tried) for say, found in says.items() if len(found)]
 
@@ -229,6 +248,10 @@ def _by_failure(rows: pd.DataFrame) -> str:
     if open_.empty:
         return said
     (measure,) = task_words.met(open_)
+    near, tried = accuracy.looks_equal(open_), _tried(own)
+    if near.any() and not near.all():
+        alike = f"{measure.near(open_[near])}, {_with_all(open_[near], tried)}"
+        return f"{said}; {alike}; {wording.UNDECIDED} {_with_all(open_[~near], tried)}"
     others = "other loss scale is" if len(open_) == 1 else "other loss scales are"
     return f"{said}; the {others} {measure.open(open_)}"
 
@@ -385,5 +408,18 @@ def _difference(row: Any, measure: Measure) -> str:
 
 def _finding(row: Any, measure: Measure) -> str:
     if row.verdict == "diverged":
-        return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
+        return f"diverged, {row.diverged} of {row.runs}: {_not_finite(row.errors)}"
     return measure.finding(row._asdict()) or BLANK
+
+
+def _not_finite(errors: Sequence[str]) -> str:
+    """What diverged first in most of some runs, and in which steps of them."""
+    told = [error.partition("; ")[2].rpartition(STEP) for error in errors]
+    what, runs = Counter(opening for opening, *_ in told).most_common(1)[0]
+    steps = [int(step) for opening, _, step in told if opening == what and step.isdecimal()]
+    of = f" (in {runs} of the {len(told)})" * (runs < len(told))
+    if not steps:
+        return f"{told[0][2]}{of}"
+    first, last = min(steps), max(steps)
+    when = f"{STEP}{first}" if first == last else f", in steps {first} to {last}"
+    return f"{what}{when}{of}"

@@ -93,13 +93,9 @@ def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
 
 
 def _found(table: pd.DataFrame) -> pd.Series:
-    """The verdicts on differences; also which look equal, and where all runs diverged.
-
-    Beside what is undecided, what looks equal is undecided too: an interval says how far.
-    """
+    """The verdicts on differences; also which look equal, and where all runs diverged."""
     all_lost = (table.verdict == "diverged") & (table.blocks == 0)
     near = accuracy.looks_equal(table)
-    near &= not table.verdict[~near].isin(["undecided", "too few images"]).any()
     return table.verdict.mask(near, "near").mask(all_lost, "all diverged")
 
 

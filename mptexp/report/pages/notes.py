@@ -26,8 +26,8 @@ ACCURACY = (
     "correctly, it is as wide as if each had images of its own. *Equal* means that the whole "
     "interval lies within the margin. Where it does not, and holds zero: *about the same in "
     f"the mean*, if the mean difference lies within the margin and the interval within "
-    f"{accuracy.MARGINS} of them: more repeats may show that both are equal; else *undecided*: it "
-    "may be anything in the interval."
+    f"{accuracy.MARGINS} of them: more repeats or validation images may show that both are equal; "
+    "else *undecided*: it may be anything in the interval."
 )
 PERPLEXITY = (
     "Perplexity: the exponential of the mean loss per token; guessing evenly gives the number of "

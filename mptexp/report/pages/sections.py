@@ -180,6 +180,9 @@ def show_loss_scales(sweep: MeasuredSweep) -> None:
         if first is None or (first.row.section, first.case) != ("loss scale", str(number)):
             show_figures(sweep, "loss scale", str(number))
         show_table(loss_scales.text(rows))
+        show_text(loss_scales.trained_alike(rows))
+    if points and summary_tables.accuracy_rows(sweep.tables)[0].empty:
+        show_text(notes.ACCURACY)
     show_figures(sweep, "loss scale", "")
 
 

@@ -1,6 +1,6 @@
 """What is said of loss scales."""
 
-from builders import loss_scaled, several_scales, tables, text
+from builders import loss_scaled, published, several_scales, tables, text
 
 from mptexp.analysis import loss_scale
 from mptexp.report.answers import loss_scales, published_claims
@@ -104,18 +104,22 @@ def test_where_images_are_few_the_failures_are_the_answer():
     # The lie: "ends at most 1 percentage point below float32 only with 1", by its mean.
     assert loss_scales.title(rows) == (
         "mixed_float16 falls behind float32 with a loss scale of 2⁻¹⁶ (−68.0 percentage points) "
-        "and diverges with 2²⁴; the other loss scale is undecided, +0.0 [−6.0, +6.0] percentage "
-        "points"
+        "and diverges with 2²⁴; the other loss scale is about the same in the mean, at most 6.0 "
+        "percentage points either way"
     )
     assert loss_scales.advice(rows, 0.01).startswith("validate with more images")
 
 
 def test_of_what_is_open_it_is_said_which_lacks_images():
     # The lie: "too few validation images" of all that is open, with a scale whose trainings vary.
-    few = {"validation_images": 100, "validation_labels": [50, 50]}
+    few = {"validation_images": 30, "validation_labels": [15, 15]}
     made = scaled((0.98,) * 3, (1.0, (0.98,) * 3), (8.0, (0.98,) * 3), (128.0, (0.98,) * 3))
     rows = loss_scale.table(tables([run | {"in_force": few} for run in made.records]))
-    rows = rows.assign(verdict=rows.verdict.where(rows.loss_scale != 8.0, "undecided"))
+    open_ = rows.loss_scale == 8.0
+    rows = rows.assign(
+        verdict=rows.verdict.mask(open_, "undecided"), low=rows.low.mask(open_, -0.064)
+    )
+    rows["high"] = rows.high.mask(open_, 0.064)
     (said,) = loss_scales.sentences(rows)
     assert said == (
         "**mixed_float16** is about the same in the mean as float32's, +0.0 [−6.4, +6.4] "
@@ -187,3 +191,38 @@ def test_only_the_float32_that_is_compared_with_can_be_lost():
     lost = loss_scale.table(scaled((0.98, None, 0.98), (1.0, fine), (2.0**24, (None,) * 3)))
     for each in (lost, loss_scales.by_means(lost, 0.01)):
         assert loss_scales.title(each).startswith("float32 diverges too")
+
+
+def test_too_few_images_do_not_make_the_better_evidence_undecided():
+    # The lie: "undecided with 1" of repeats that agree, beside "about the same" of those that vary.
+    few = {"validation_images": 100, "validation_labels": [50, 50]}
+    made = scaled((0.98,) * 3, (1.0, (0.98,) * 3), (8.0, (0.98, 0.97, 0.99)), (2.0**15, (0.9,) * 3))
+    rows = loss_scale.table(tables([run | {"in_force": few} for run in made.records]))
+    assert rows.verdict[rows.loss_scale == 1.0].tolist() == ["too few images"]
+    (said,) = loss_scales.sentences(rows)
+    assert "either way with 1 and 8" in said
+    assert "2¹⁵" in said.partition("with 1 and 8")[2]
+
+
+def test_what_diverged_first_is_told_of_all_runs_with_its_steps():
+    # The lie: "in step 3" of runs that failed in steps 2 to 9.
+    opening = "it ended; trained again step by step, the first was the gradient of conv2d, in step"
+    other = "it ended; trained again step by step, the first was the weights of dense, in step 1"
+    found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
+    for block, error in enumerate((f"{opening} 3", f"{opening} 9", other)):
+        found.append(loss_scaled("mixed_float16", 2.0**15, block, None) | {"error": error})
+    (finding,) = loss_scales.text(loss_scale.table(tables(found))).Finding[1:]
+    assert finding == (
+        "diverged, 3 of 3: trained again step by step, the first was the gradient of conv2d, in "
+        "steps 3 to 9 (in 2 of the 3)"
+    )
+
+
+def test_scales_that_trained_alike_to_the_last_bit_are_one_training():
+    # The lie: the dynamic scale as evidence of its own, which never moved from a fixed one.
+    rows = loss_scale.table(published("loss-scale-deep-cpu").tables)
+    assert loss_scales.trained_alike(rows).startswith(
+        "Bit for bit the same losses in every epoch and block: **mixed_float16** with 2¹⁵ and the "
+        "dynamic scale. "
+    )
+    assert loss_scales.trained_alike(rows[rows.loss_scale != "dynamic"]) == ""

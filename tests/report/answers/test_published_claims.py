@@ -1,7 +1,7 @@
 """The studies' claims: consistent or not by intervals, else not tested here."""
 
 import pytest
-from builders import diverged, emulated_runs, record, tables
+from builders import diverged, emulated_runs, published, record, tables
 
 from mptexp.report.answers import published_claims
 
@@ -142,6 +142,40 @@ def test_a_scale_must_be_chosen_where_training_fails_without_one(outcomes, chose
     assert found(rows, "must be chosen").finding == chosen
     assert found(rows, "Too large").finding == (large or "not tested here")
     assert found(rows, "Too small").finding == (small or "not tested here")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "large", "small"),
+    [  # What failed in every run stood under "what it does not test": no scale is shown to train.
+        (
+            "loss-scale-cpu",
+            "mixed_float16 diverges with 2²⁴, not with 2⁻⁸, 1, 8, 128, 1024 and 2¹⁵",
+            "mixed_float16 stalls with 2⁻¹⁶, not with 2⁻⁸, 1, 8, 128, 1024 and 2¹⁵",
+        ),
+        # One run of six proves no scale too large; nor was a scale of 1 ever measured here.
+        (
+            "loss-scale-gpt-cpu",
+            "mixed_float16 diverges with 2¹⁵ in 1 of 6 runs, not with no scale, 32 and 1024",
+            "",
+        ),
+        (
+            "loss-scale-deep-cpu",
+            "",
+            "mixed_float16 stalls with no scale, trains with 1024 and 2¹⁵",
+        ),
+    ],
+)
+def test_scales_that_fail_are_told_with_their_runs(sweep, large, small):
+    rows = {
+        claim.words: finding for claim, finding in published_claims.table(published(sweep).tables)
+    }
+    told = [rows["Too large a loss scale gives Inf and NaN"]]
+    told.append(rows["Too small a loss scale does not converge"])
+    assert [finding.evidence for finding in told] == [large, small]
+    known = [("inconclusive" if "in 1 of 6" in words else "consistent") for words in (large, small)]
+    for finding, expected, words in zip(told, known, (large, small), strict=True):
+        assert finding.finding == (expected if words else "not tested here")
+        assert bool(finding.runs) == bool(words)
 
 
 def test_every_claim_stands_once_over_all_sweeps_with_its_rule():
