@@ -58,6 +58,7 @@ LONG = 5  # rows, from which the axis stands above them: a screen shows it befor
 GREY, GOOD, BAD = "#8a8a8a", "#009e73", "#d55e00"
 LOOKS = {"small": GOOD, "large": BAD}
 LOOKS |= dict.fromkeys((wording.INCONCLUSIVE, "undecided", "incomplete"), GREY)
+NOT_SHOWN = "shown neither to be equal nor to differ"  # by an interval, whatever its mean
 MANY = 3  # comparisons, of more of which a caption counts the findings
 OF_POLICY = re.compile(r"^(, | (?=with ))")  # behind the policy in a label
 N = re.compile(r" \(n = (\d+)\)|, n = (\d+)(?=\))")  # repeats, of a finding in words
@@ -350,7 +351,7 @@ def _caption(chart: Subject) -> str:
     limit = f"{emulated.LITTLE:g} points"
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
     of_error = chart.scale in ("error", "speed")
-    open_ = wording.INCONCLUSIVE if of_error else wording.UNDECIDED
+    open_ = wording.INCONCLUSIVE if of_error else NOT_SHOWN
     words |= {"undecided": open_, "incomplete": open_}
     words |= {"no interval": "without an interval"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
