@@ -78,10 +78,7 @@ def ratios(tables: Tables) -> pd.DataFrame:
         Columns of POINT, then COMPARED: ratio (below 1, the policy takes less), low and high (for
         all of the table together; empty below three blocks).
     """
-    ok = validity.comparable(tables.ok)
-    # As an array: of no rows a list would choose no columns.
-    is_valid = np.array([not validity.invalid(flags, "memory") for flags in ok["flags"]], bool)
-    valid = ok[is_valid]
+    valid = validity.sound(validity.comparable(tables.ok), "memory")
     lost = summary.ended(tables.results, "oom")
     rows, overs = [], []
     for point, default, sizes in by_block(valid, "peak_memory_bytes"):

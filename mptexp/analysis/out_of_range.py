@@ -65,6 +65,11 @@ class Histogram:
         """How many values there were, zeros and infinities too."""
         return int(self.counts.sum()) + self.zeros + self.not_finite
 
+    @property
+    def finite(self) -> float:
+        """Share of all values that are neither zero nor infinite."""
+        return float(self.counts.sum()) / max(1, self.total)
+
     def below(self, limit: float) -> float:
         """Share of all values that are not zero but smaller in magnitude than a power of two."""
         exponent = math.frexp(limit)[1] - 1
@@ -95,6 +100,11 @@ class DynamicRange:
     lost_updates: dict[str, float]
     samples: int
     environment: dict[str, Any]
+
+    @property
+    def gradients(self) -> list[Histogram]:
+        """The histograms of GRADIENTS, of those that were sampled."""
+        return [self.kinds[kind] for kind in GRADIENTS if kind in self.kinds]
 
     def counted(self, kind: str) -> bool:
         """Whether any values of a kind were counted that are neither zero nor infinite."""
@@ -154,13 +164,12 @@ def shares(histogram: Histogram, target: Float, scale: float = 1.0) -> dict[str,
     """
     lost = flushed(histogram, target, scale)
     over = 2 ** math.ceil(math.log2(target.largest)) / scale
-    # Of a scaled histogram what lies above: all that is not below.
-    finite = float(histogram.counts.sum()) / max(1, histogram.total)
     return {
         "zeros": histogram.zeros / max(1, histogram.total),
         "flushed": lost,
         "subnormal": histogram.below(target.smallest_normal / scale) - lost,
-        "above": max(0.0, finite - histogram.below(over)),
+        # Of a scaled histogram what lies above: all that is not below.
+        "above": max(0.0, histogram.finite - histogram.below(over)),
     }
 
 
@@ -173,8 +182,7 @@ def lost_at_most(histogram: Histogram, target: Float) -> float:
     below = max(histogram.below(target.flushed_below), histogram.below(2.0 ** (LOWEST + 1)))
     if histogram.largest <= target.largest:
         return below
-    finite = float(histogram.counts.sum()) / max(1, histogram.total)
-    return below + finite - histogram.below(2.0 ** math.floor(math.log2(target.largest)))
+    return below + histogram.finite - histogram.below(2.0 ** math.floor(math.log2(target.largest)))
 
 
 def smallest_sufficient_scale(histogram: Histogram, target: Float) -> float | None:
@@ -205,10 +213,9 @@ def scales(
     None is known to be safe where gradients overflowed while they were sampled, and none to be
     sufficient where some may have been flushed before.
     """
-    parts = [measured.kinds[k] for k in GRADIENTS if k in measured.kinds]
-    least = [smallest_sufficient_scale(part, target) for part in parts]
+    least = [smallest_sufficient_scale(part, target) for part in measured.gradients]
     least = [None] if hidden(measured) else least
-    most = [largest_safe_scale(part, target) for part in parts]
+    most = [largest_safe_scale(part, target) for part in measured.gradients]
     known = [m for m in most if m is not None]
     return (
         None if None in least or not least else max(least),  # type: ignore[type-var]
@@ -218,7 +225,7 @@ def scales(
 
 def overflowed(measured: DynamicRange) -> bool:
     """Whether some gradients were infinite or NaN when they were sampled: how large is unknown."""
-    return any(measured.kinds[k].not_finite > 0 for k in GRADIENTS if k in measured.kinds)
+    return any(part.not_finite > 0 for part in measured.gradients)
 
 
 def hidden(measured: DynamicRange) -> bool:
@@ -228,12 +235,7 @@ def hidden(measured: DynamicRange) -> bool:
     """
     least = FORMATS[POLICY_ROWS[measured.policy].compute_dtype].smallest_normal
     narrow = least > FORMATS["float32"].smallest_normal
-    return narrow and any(measured.kinds[k].zeros > 0 for k in GRADIENTS if k in measured.kinds)
-
-
-def any_gradient(measured: DynamicRange) -> bool:
-    """Whether any gradient that was sampled was finite and not zero."""
-    return any(measured.kinds[k].counts.any() for k in GRADIENTS if k in measured.kinds)
+    return narrow and any(part.zeros > 0 for part in measured.gradients)
 
 
 def table(measured: DynamicRange) -> pd.DataFrame:

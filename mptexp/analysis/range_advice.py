@@ -138,7 +138,7 @@ def _of_range(measured: DynamicRange) -> Advice:
         not_finite,
         _fixed_scales(measured),
         _scalable(measured),
-        out_of_range.any_gradient(measured),
+        any(map(measured.counted, out_of_range.GRADIENTS)),
         out_of_range.hidden(measured),
         str(measured.parameters.get("cpu_isa", "default")),
     )

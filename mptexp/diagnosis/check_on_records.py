@@ -17,29 +17,12 @@ POLICIES = ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16")
 NETWORK = {"dataset": "synthetic", "model": "keydana_cnn", "input_mode": "resident", "epochs": 1}
 # Traced steps must be far longer than what tracing costs each, and enough of them timed that the
 # first ones, which are slower, do not decide.
-TRACED = {
-    **NETWORK,
-    "profile": True,
-    "image_size": 32,
-    "width": 0.5,
-    "batch_size": 64,
-    "synthetic_length": 6400,
-}
-TOO_LARGE = {
-    **NETWORK,
-    "image_size": 256,
-    "batch_size": 2048,
-    "synthetic_length": 16384,
-    "memory_limit_gb": 1.0,
-}
-REPEATED = {
-    **NETWORK,
-    "deterministic": True,
-    "image_size": 32,
-    "batch_size": 32,
-    "synthetic_length": 320,
-    "width": 0.25,
-}
+TRACED = {**NETWORK, "profile": True, "image_size": 32, "width": 0.5}
+TRACED |= {"batch_size": 64, "synthetic_length": 6400}
+TOO_LARGE = {**NETWORK, "image_size": 256, "batch_size": 2048}
+TOO_LARGE |= {"synthetic_length": 16384, "memory_limit_gb": 1.0}
+REPEATED = {**NETWORK, "deterministic": True, "image_size": 32, "batch_size": 32}
+REPEATED |= {"synthetic_length": 320, "width": 0.25}
 DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 

@@ -16,35 +16,18 @@ import pandas as pd
 
 from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.diagnosis.cause_times import LEAST_SHARE
+from mptexp.diagnosis.causes import LABELS
 from mptexp.traces import launches
 from mptexp.traces.operations import CAPABILITY, WAITS, Trace
 from mptexp.traces.step_bounds import WHOLE
 
-# What bounds a step: one cause, under whose name the tables have the same share, or the ways in
-# which a device waits for its host.
-BOUNDS = {
-    "input": ("input",),
-    "host": ("host", "idle", "python", "retracing"),
-    "allocation": ("allocation",),
-    "another GPU": ("another GPU",),
-    "loop": ("loop",),
-    "on the host": ("on the host",),
-    "communication": ("communication",),
-    "matrix": ("matrix",),
-    "memory": ("memory",),
-    "casts": ("casts",),
-    "optimizer": ("optimizer",),
-    "loss scaling": ("loss scaling",),
-    "loss": ("loss",),
-    "updates": ("updates",),
-    "copies": ("copies",),
-    "loads": ("loads",),
-    "checks": ("checks",),
-    "preprocessing": ("preprocessing",),
-    "random": ("random",),
-    "no 16 bits": ("no 16 bits",),
-    "unexplained": ("unexplained",),
-}
+# The ways in which a device waits for its host.
+BY_HOST = ("host", "idle", "python", "retracing")
+# What bounds a step: one cause, under whose name the tables have the same share, or these ways. Of
+# equal shares the first counts, so waits stand before work.
+_WAITING = ("input", "host", "allocation", "another GPU", "loop", "on the host", "communication")
+BOUNDS = {name: (name,) for name in (*_WAITING, *LABELS) if name not in BY_HOST[1:]}
+BOUNDS["host"] = BY_HOST
 # Of the work of a single step of a training: with less of what multiplies, of backward passes or of
 # what no rule knows, the recording ends before the step does.
 LEAST_TRAINED = 0.01
