@@ -48,19 +48,19 @@ class Flag:
 
     Attributes:
         name: in CSV files, JSON and beside a number.
-        invalidates: of ALL, where training time is that of a whole training, time that of a step;
-            or of what else `instruments.PROVEN` names.
         meaning: why, as a clause.
         remedy: what to do, as a clause.
+        invalidates: of ALL, where training time is that of a whole training, time that of a step;
+            or of what else `instruments.PROVEN` names.
         curable: whether the same run, measured again, may be without it.
         told_by: flags that say what to do where they are too: this one only shows that something
             was at work, and not what.
     """
 
     name: str
-    invalidates: tuple[str, ...]
     meaning: str
     remedy: str
+    invalidates: tuple[str, ...] = ("time", "training time")
     curable: bool = True
     told_by: tuple[str, ...] = ()
 
@@ -83,38 +83,36 @@ FLAGS = {
     for flag in (
         Flag(
             "not comparable",
-            ALL,
             "something else differed than what is compared",
             f"undo what was changed, and {REPAIR} measures them again; or --fresh",
+            invalidates=ALL,
         ),
         Flag(
             comparability.NOT_RECORDED,
-            ALL,
             "the record does not say which code, data, versions and machine the run had",
             f"{REPAIR} measures them again",
+            invalidates=ALL,
         ),
         Flag(
             CHANGED,
-            ALL,
             "the record is not what the run wrote",
             f"{REPAIR} measures them again",
+            invalidates=ALL,
         ),
         Flag(
             "same measurement",
-            ALL,
             "another run holds the same times to the last digit: one of them is a copy",
             f"{REPAIR} measures both again",
+            invalidates=ALL,
         ),
         Flag(
             "measured apart",
-            ("time", "training time"),
             "others of the same comparison and block were measured in another call, elsewhere, or "
             "more than ten minutes before or after",
             f"{REPAIR} measures the block again as a whole",
         ),
         Flag(
             CLOCK_SET,
-            ("time", "training time"),
             "by the time of day, others of the same comparison and block were measured more than "
             "ten minutes before or after, which no other clock shows: the machine slept, something "
             "else was done, or its time was set",
@@ -122,49 +120,43 @@ FLAGS = {
         ),
         Flag(
             "in parallel",
-            ("time", "memory", "training time"),
             "runs shared the machine",
             f"{REPAIR} without `--parallel` measures them again",
+            invalidates=("time", "memory", "training time"),
         ),
         Flag(
             "sweeps at once",
-            ("time", "training time"),
             "another sweep measured on the same device at the same time",
             f"let one sweep end before the next begins, and {REPAIR} measures the block again",
         ),
         Flag(
             "interference",
-            ("time", "training time"),
             "other programs were at work",
             f"end other programs, and {REPAIR} measures the block again",
         ),
         Flag(
             "interrupted",
-            ("time", "training time"),
             "the process was stopped, or its processors or priority changed, or the machine slept",
             f"leave the runs alone, and {REPAIR} measures the block again",
         ),
         Flag(
             "unwatched",
-            ("time", "training time"),
             "nothing watched for other programs while steps were timed",
             f"{REPAIR} measures the block again",
         ),
         Flag(
             "input not cached yet",
-            ("time", "memory", "time breakdown"),
             "the steps were timed while the input filled its cache, which later epochs read",
             f"{REPAIR} measures them again, with the cache filled before the first step",
+            invalidates=("time", "memory", "time breakdown"),
         ),
         Flag(
             "throttled",
-            ("time", "training time"),
             "the device lowered its clocks",
             f"cool it or limit its power, and {REPAIR} measures the block again",
         ),
         Flag(
             "repeats apart",
-            ("time", "training time"),
             "repeats of one setting, compared with the runs beside them, differ by more than a "
             "quarter",
             f"find out what else the machine does, and {REPAIR} measures the blocks again",
@@ -172,68 +164,65 @@ FLAGS = {
         ),
         Flag(
             "other clocks",
-            ("time", "training time"),
             "the device ran at another clock than in the other runs of the point",
             f"fix its clocks (nvidia-smi -lgc, a frequency governor), and {REPAIR} measures again",
         ),
         Flag(
             "uneven utilization",
-            ("time", "training time"),
             "repeats of one setting used shares of the device that differ by more than a fifth",
             f"find out what these runs waited for, and {REPAIR} measures the blocks again",
             told_by=AT_WORK,
         ),
         Flag(
             NOT_THE_STEPS,
-            ("time breakdown",),
             "the traced runs were disturbed, changed afterwards, or of other code, data or devices "
             "than the sweep's, or their steps took a quarter longer or shorter",
             "end other programs, delete the directory `diagnosis` of the sweep and diagnose again",
+            invalidates=("time breakdown",),
             curable=False,
         ),
         Flag(
             "unequal steps",
-            ("time", "training time"),
             "a script's steps are so unequal that their median leaves out what many of them take",
             "time what recurs as one step, such as an update with all of its batches",
             curable=False,
         ),
         Flag(
             "too few windows",
-            ("time",),
             "fewer than ten windows of steps were timed",
             "take more epochs or a larger max_steps, which makes other runs",
+            invalidates=("time",),
             curable=False,
         ),
         Flag(
             "seen in training",
-            ("accuracy",),
             "a tenth of the validation images or more are among those that are trained on",
             "take them out of one of the two",
+            invalidates=("accuracy",),
             curable=False,
         ),
         Flag(
             "copies in validation",
-            ("accuracy",),
             "a tenth of the validation images or more are copies, and counted as if they were not",
             "leave one of each",
+            invalidates=("accuracy",),
             curable=False,
         ),
         *(
             Flag(
                 unproven(name),
-                what,
                 f"what they rest on ({name}) failed `mptexp doctor --check` on this device",
                 "end other programs and check again; if it stays so, trust none of it from here",
+                invalidates=what,
                 curable=False,
             )
             for name, what in instrument_checks.PROVEN.items()
         ),
         Flag(
             "not trained",
-            ("accuracy",),
             "validation at chance level shows no policy equal to another",
             "train for more epochs, or with another learning rate",
+            invalidates=("accuracy",),
             curable=False,
         ),
     )
