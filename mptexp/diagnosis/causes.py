@@ -96,6 +96,15 @@ class Cause(Category):
         return self.title or re.split(r", | \(", self.label)[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CutOut(Cause):
+    """What is cut out of rows of the breakdown: of matrix work in 16 bits that the device has."""
+
+    colour: str = "#0087c8"  # that of the work which it slows down
+    in_breakdown: bool = False
+    emulated: bool | None = False
+
+
 # Work in the tones of the policies, waits in those of warnings; in the order of the breakdown.
 ROWS: tuple[Category, ...] = (
     Category(
@@ -333,8 +342,8 @@ ROWS: tuple[Category, ...] = (
         colour="#332288",
     ),
     Category(name="unexplained", label="unexplained", colour="#7f7f7f"),
-    # Cut out of the rows above: in the colour of the work that they slow down.
-    Cause(
+    # Cut out of the rows above.
+    CutOut(
         name="pipeline",
         label="the input pipeline",
         sentence="would be saved without the input pipeline",
@@ -345,41 +354,35 @@ ROWS: tuple[Category, ...] = (
         ablations=(ablations.INPUT,),
         colour="#d55e00",
         loss=cause_times.beside,
-        in_breakdown=False,
+        emulated=None,
     ),
-    Cause(
+    CutOut(
         name="compiled",
         label="compiled code, slower than single operations",
         sentence="is lost to XLA's code, slower here than single operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
-        colour="#0087c8",
         loss=cause_times.by_ablation,
-        in_breakdown=False,
+        emulated=None,
     ),
-    Cause(
+    CutOut(
         name="emulated",
         label="arithmetic that is only emulated",
         sentence="is the extra cost of emulating its arithmetic",
         remedies=(Remedy("another policy: the type of this one is emulated here, in a wider one"),),
-        colour="#0087c8",
         loss=cause_times.emulation,
-        in_breakdown=False,
         emulated=True,
         title="emulation",
     ),
-    Cause(
+    CutOut(
         name="float32 fallback",
         label="layers kept in float32 or float64",
         sentence="is lost in layers kept in float32 or float64",
         remedies=(Remedy("16 bits for these layers, if accuracy allows", ablations.NO_FALLBACK),),
         ablations=(ablations.NO_FALLBACK,),
-        colour="#0087c8",
         loss=cause_times.float32_fallback,
-        in_breakdown=False,
-        emulated=False,
     ),
-    Cause(
+    CutOut(
         name="reference code",
         label="oneDNN's reference code, for want of a kernel of this type",
         sentence="is lost in oneDNN's reference code",
@@ -390,24 +393,18 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.XLA_ON,),
         spent_on="operations that reference code computes",
-        colour="#0087c8",
         loss=cause_times.reference_code,
-        in_breakdown=False,
-        emulated=False,
         title="reference code",
     ),
-    Cause(
+    CutOut(
         name="slow layer",
         label="matrix work that is slower in 16 bits",
         sentence="is what layers take longer in 16 bits",
         spent_on="operations that 16 bits do not make faster",
         remedies=(Remedy("float32 for these layers (float32_layers)"), Remedy("other shapes")),
-        colour="#0087c8",
         loss=cause_times.slower_layers,
-        in_breakdown=False,
-        emulated=False,
     ),
-    Cause(
+    CutOut(
         name="slow operations",
         label="other work that is slower in 16 bits (activations, normalization, pooling)",
         sentence="is activations, normalization and the like that take longer in 16 bits",
@@ -419,10 +416,8 @@ ROWS: tuple[Category, ...] = (
         ablations=(ablations.XLA_ON,),
         colour="#56b4e9",
         loss=cause_times.slower_memory,
-        in_breakdown=False,
-        emulated=False,
     ),
-    Cause(
+    CutOut(
         name="bad kernel",
         label="matrix work far below the measured peak",
         sentence="is matrix work at less than a tenth of what the measured peak allows",
@@ -432,38 +427,29 @@ ROWS: tuple[Category, ...] = (
             Remedy("a newer cuDNN, its autotuning and a larger workspace"),
         ),
         ablations=(ablations.BATCH,),
-        colour="#0087c8",
         loss=cause_times.bad_kernels,
-        in_breakdown=False,
-        emulated=False,
     ),
-    Cause(
+    CutOut(
         name="no faster type",
         label="a device that is no faster in 16 bits",
         sentence=f"is matrix work, in which this device is no faster in 16 bits {BY_PEAK}",
         remedies=(
             Remedy("another device or framework; 16 bits still save memory, for a larger batch"),
         ),
-        colour="#0087c8",
         loss=cause_times.no_faster_type,
-        in_breakdown=False,
-        emulated=False,
         title="matrix work, no faster in 16 bits here",
     ),
-    Cause(
+    CutOut(
         name="slower type",
         label="a device that is slower in 16 bits",
         sentence=f"is matrix work, which is slower in 16 bits on this device {BY_PEAK}",
         remedies=(
             Remedy("another device or framework: one whose measured peak in 16 bits is higher"),
         ),
-        colour="#0087c8",
         loss=cause_times.slower_type,
-        in_breakdown=False,
-        emulated=False,
         title="matrix work, slower in 16 bits here",
     ),
-    Cause(
+    CutOut(
         name="no tensor cores",
         label="matrix work without Tensor Cores",
         sentence="is lost in matrix work without Tensor Cores",
@@ -472,10 +458,7 @@ ROWS: tuple[Category, ...] = (
             Remedy("a newer cuDNN; channels_last"),
         ),
         ablations=(ablations.PADDED,),
-        colour="#0087c8",
         loss=cause_times.without_tensor_cores,
-        in_breakdown=False,
-        emulated=False,
     ),
 )
 
