@@ -133,11 +133,6 @@ def by_format(tables: Tables) -> pd.DataFrame:
     return runs.assign(setting=list(map(", ".join, others)), **formats)
 
 
-def diverged(results: pd.DataFrame) -> dict[tuple, int]:
-    """How many runs diverged, by POINT and policy."""
-    return ended(results, "diverged")
-
-
 def ended(results: pd.DataFrame, status: str) -> dict[tuple, int]:
     """How many runs ended with a status, by POINT and policy."""
     lost = with_jit(results)

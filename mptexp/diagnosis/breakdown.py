@@ -326,18 +326,13 @@ def by_layer(record: Mapping[str, Any]) -> pd.DataFrame:
     return wide.reindex(index=order + rest, columns=[name for name in LABELS if name in wide])
 
 
-def joined(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.DataFrame:
-    """Two policies' breakdowns joined on layer, part and cause, never on kernel names.
+def joined(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
+    """Two breakdowns, of `rows` or `of_trace`, joined on layer, part and cause, never on kernels.
 
     Returns:
         Columns: layer, part, cause, baseline_s, candidate_s, difference_s (candidate minus
         baseline: above 0 is slower); the largest difference first.
     """
-    return joined_tables(rows(baseline), rows(candidate))
-
-
-def joined_tables(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
-    """As `joined`, of what `rows` or `of_trace` gives."""
     sides = {"baseline_s": baseline, "candidate_s": candidate}
     keys = ["layer", "part", "cause"]
     sums = {name: table.groupby(keys).seconds.sum() for name, table in sides.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.diagnosis import kernel_arithmetic
+from mptexp.diagnosis import breakdown, kernel_arithmetic
 from mptexp.records.instrument_checks import Check, check, not_here
 from mptexp.spec.policies import POLICY_ROWS
 
@@ -83,7 +83,7 @@ def _status(record: Mapping[str, Any]) -> str:
 def _kernels(record: Mapping[str, Any], policy: str) -> Check:
     """The share of matrix work whose kernel is in the type asked for, per cent."""
     wanted = POLICY_ROWS[policy].arithmetic
-    kernels = kernel_arithmetic.table(record)
+    kernels = kernel_arithmetic.table(breakdown.rows(record))
     kernels = kernels[kernels.cause == "matrix"]
     if len(kernels):
         return _share(kernels.seconds, kernels.arithmetic == wanted, policy)

@@ -166,7 +166,7 @@ class Recording:
         Of its time, or of the number of its kernels where none was timed.
         """
         rows = self.products
-        table = kernel_arithmetic.of_table(
+        table = kernel_arithmetic.table(
             rows if self.trace.timed else rows.assign(seconds=rows["count"])
         )
         if table.empty:
@@ -438,7 +438,7 @@ class Comparison:
         before, after = self.baseline.rows, self.candidate.rows
         if not set(before.layer) & set(after.layer) - {""}:
             before, after = numbered(before), numbered(after)
-        return breakdown.joined_tables(before, after)
+        return breakdown.joined(before, after)
 
     @property
     def unshrunk(self) -> pd.Series:

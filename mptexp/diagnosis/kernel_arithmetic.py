@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.diagnosis import breakdown
 from mptexp.host import devices
 from mptexp.traces import kernel_names
 from mptexp.traces.operations import ON_HOST
@@ -20,18 +19,16 @@ BY_VECTORS = re.compile("depthwise|gemv|dot_kernel", re.IGNORECASE)
 REFERENCE = "reference code"  # what oneDNN calls `ref:any`: a loop over single numbers
 
 
-def table(record: Mapping[str, Any]) -> pd.DataFrame:
+def table(rows: pd.DataFrame) -> pd.DataFrame:
     """Every kernel of a traced GPU step.
+
+    Args:
+        rows: as `breakdown.rows` or `breakdown.of_trace` gives them.
 
     Returns:
         Columns: kernel, arithmetic, tensor_cores (yes, no, unknown), cause, layer, seconds, share;
         the longest first; empty where no GPU was traced.
     """
-    return of_table(breakdown.rows(record))
-
-
-def of_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The same of what `breakdown.rows` or `breakdown.of_trace` gives."""
     rows = rows[(rows.kernel != "") & (rows.kernel != ON_HOST)]
     classes = [kernel_names.kernel(name) for name in rows.kernel]
     words = {True: "yes", False: "no", None: "unknown"}
@@ -43,16 +40,12 @@ def of_table(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[columns].sort_values("seconds", ascending=False, ignore_index=True)
 
 
-def tensor_core_seconds(record: Mapping[str, Any]) -> pd.DataFrame:
-    """Matrix work by whether it ran on Tensor Cores, by layer.
+def tensor_core_seconds(ran: pd.DataFrame) -> pd.DataFrame:
+    """Matrix work of a `table` by whether it ran on Tensor Cores, by layer.
 
     Returns:
         Index: layer. Columns: yes, no, unknown: seconds of a step.
     """
-    return _by_tensor_cores(table(record))
-
-
-def _by_tensor_cores(ran: pd.DataFrame) -> pd.DataFrame:
     eligible = ran[ran.cause == "matrix"]
     wide = eligible.pivot_table("seconds", "layer", "tensor_cores", "sum", 0.0)
     return wide.reindex(columns=["yes", "no", "unknown"], fill_value=0.0)
@@ -67,11 +60,11 @@ def missed(record: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, float]:
     Args:
         rows: the record's, see `breakdown.rows`.
     """
-    ran = of_table(rows)
+    ran = table(rows)
     has_any = devices.has_tensor_cores(record.get("environment") or {})
     if record["parameters"]["policy"] == "float32" or ran.empty or has_any is False:
         return {}
-    without = _by_tensor_cores(ran[~ran.kernel.str.contains(BY_VECTORS)]).no
+    without = tensor_core_seconds(ran[~ran.kernel.str.contains(BY_VECTORS)]).no
     return {str(layer): float(s) for layer, s in without.items() if s > 0}
 
 

@@ -101,9 +101,10 @@ def _odd_widths(record: Record) -> bool:
 
 def _slowest(pair: Pair, baseline: Record, candidate: Record) -> list[Ablation]:
     """Float32 for the layer that lost most time over the baseline, if one lost enough."""
-    if breakdown.rows(baseline).empty:  # its trace was not read: nothing to compare with
+    before = breakdown.rows(baseline)
+    if before.empty:  # its trace was not read: nothing to compare with
         return []
-    both = breakdown.joined(baseline, candidate)
+    both = breakdown.joined(before, breakdown.rows(candidate))
     lost = both[both.layer != ""].groupby("layer").difference_s.sum().sort_values()
     share = 0.0 if lost.empty else lost.iloc[-1] / candidate["timing"]["step_s"]
     if share < LEAST_SHARE:

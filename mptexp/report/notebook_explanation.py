@@ -118,7 +118,7 @@ class Explanation:
         """Both policies' breakdowns joined: `difference_s` above 0 is slower than the baseline."""
         if self.verdict is None or not self.verdict.traced:
             return None
-        table = breakdown.joined(*self.verdict.records.values())
+        table = breakdown.joined(*map(breakdown.rows, self.verdict.records.values()))
         return Part.of(table, why.BREAKDOWN.noted(self.verdict, first=False))
 
     def operations(self, cause: str = "") -> Part | None:
@@ -205,7 +205,7 @@ def explanation(directory: SweepDir, pair: int, ended: bool = True) -> Explanati
 
 
 def _kernels(record: Mapping[str, Any]) -> pd.DataFrame:
-    table = kernel_arithmetic.table(record)
+    table = kernel_arithmetic.table(breakdown.rows(record))
     return kernel_arithmetic.instructions(record) if table.empty else table
 
 

@@ -66,7 +66,7 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
         ParamsError: where it holds nothing of a training.
     """
     seen: Counter[str] = Counter()
-    known = list(_known(events, seen))  # `about` is complete from here
+    known = launches.held(_known(events, seen))  # `about` is complete from here
     _refuse_backwards(seen)
     _refuse_unread(seen)
     models = _models(about)
@@ -110,7 +110,6 @@ def _known(events: Iterable[Mapping[str, Any]], seen: Counter[str]) -> Iterator[
             many of these end before they begin (`backwards`), how many are `known` and how many
             timed ones are of other kinds (`unread`).
     """
-    number = 0
     for event in events:
         kind = _kind(event.get("cat")) if event.get("ph") == "X" else None
         if kind is None:
@@ -123,10 +122,6 @@ def _known(events: Iterable[Mapping[str, Any]], seen: Counter[str]) -> Iterator[
         seen["frames"] += kind == "python"
         if kind == "python" and not name.startswith(MODULE) and not INPUT.search(name):
             continue
-        number += 1
-        if number > launches.MOST_EVENTS:
-            most = f"{launches.MOST_EVENTS:,}"
-            raise ParamsError(f"it holds more than {most} events; trace fewer steps")
         if name.startswith(COMPILED):
             name = COMPILED  # a digest follows, in which there may be words
         thread = (str(event.get("pid")), str(event.get("tid")))

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 from mptexp.errors import ParamsError
@@ -74,6 +75,18 @@ class _Recorded:
         self.graphs = [event.start for event in launches if GRAPH_LAUNCH.search(event.name)]
         self.waits = steps_from_host.waits(events)
         self.awaited = [wait for wait in self.waits if wait.operation.state == "input"]
+
+
+def held(events: Iterable[Event]) -> list[Event]:
+    """Events in memory, which has room for so many.
+
+    Raises:
+        ParamsError: where there are more.
+    """
+    known = list(islice(events, MOST_EVENTS + 1))
+    if len(known) > MOST_EVENTS:
+        raise ParamsError(f"it holds more than {MOST_EVENTS:,} events; trace fewer steps")
+    return known
 
 
 def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str) -> Trace:

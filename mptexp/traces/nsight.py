@@ -55,12 +55,7 @@ def read(file: Path) -> Trace:
         known = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         tables = {row[0] for row in known}
         process, share = _busiest(database, tables)
-        events: list[Event] = []
-        for event in _events(database, tables, process):
-            events.append(event)
-            if len(events) > launches.MOST_EVENTS:
-                most = f"{launches.MOST_EVENTS:,}"
-                raise ParamsError(f"it holds more than {most} events; trace fewer steps")
+        events = launches.held(_events(database, tables, process))
         gpus = _gpus(database, tables, process)
     of_pytorch = any(event.name.startswith("aten::") for event in events)
     models = {number: str(gpu["name"] or "") for number, gpu in gpus.items()}

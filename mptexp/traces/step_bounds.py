@@ -250,6 +250,12 @@ def took_within(intervals: Iterable[Interval], begin: float, end: float) -> floa
     return sum(max(0.0, min(e, end) - max(b, begin)) for b, e in intervals)
 
 
+def holds(intervals: Sequence[Interval], begin: float, end: float) -> bool:
+    """Whether the last of some ordered intervals that begins before another one holds it."""
+    place = bisect_right(intervals, (begin, math.inf))
+    return place > 0 and end <= intervals[place - 1][1]
+
+
 def _run(marks: Sequence[Interval], launched: Launched) -> list[Interval] | None:
     """From when to when the device ran what was launched in each of several marks.
 

@@ -183,13 +183,7 @@ def _stepping(events: Iterable[Event]) -> list[Event]:
     passes: dict[Any, list[Interval]] = defaultdict(list)
     for event in outermost(e for e in ops if e.name in names):
         passes[event.thread].append((event.start, event.end))
-
-    def is_called(step: Event) -> bool:
-        of_thread = passes[step.thread]
-        place = bisect_right(of_thread, (step.start, math.inf))
-        return bool(place) and step.end <= of_thread[place - 1][1]
-
-    return [step for step in stepped if not is_called(step)]
+    return [s for s in stepped if not step_bounds.holds(passes[s.thread], s.start, s.end)]
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:

@@ -475,13 +475,8 @@ def _piped(events: Sequence[Event]) -> set[int]:
             within[event.thread].append((event.start, event.end))
     for intervals in within.values():
         intervals.sort()
-    return {id(e) for e in events if e.thread in within and _inside(e, within[e.thread])}
-
-
-def _inside(event: Event, intervals: Sequence[Interval]) -> bool:
-    """Whether an event lies within the last of some intervals that begin before it."""
-    place = bisect_right(intervals, (event.start, math.inf))
-    return place > 0 and event.end <= intervals[place - 1][1]
+    known = [event for event in events if event.thread in within]
+    return {id(e) for e in known if recognized.holds(within[e.thread], e.start, e.end)}
 
 
 def _waits(events: Sequence[Event], input_runs: set[str]) -> Iterator[Span]:

@@ -212,7 +212,7 @@ def test_layers_come_in_the_models_order_and_waits_last():
 
 def test_policies_are_joined_on_layer_and_cause_not_on_kernels():
     other = [row("Conv2D", "conv", "forward", kernel="another", seconds=0.1)]
-    both = breakdown.joined(record(ROWS), record(other, step_s=0.1))
+    both = breakdown.joined(*map(breakdown.rows, (record(ROWS), record(other, step_s=0.1))))
     conv = both[both.layer == "conv"].iloc[0]
     assert (conv.baseline_s, conv.candidate_s) == (pytest.approx(0.15), pytest.approx(0.1))
     assert both[both.layer == "norm"].iloc[0].candidate_s == 0

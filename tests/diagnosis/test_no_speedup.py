@@ -100,7 +100,8 @@ def test_convolutions_without_tensor_cores(tmp_path):
     after = kernels((SIMT, "odd", "Conv2D", 0.85), (*CONV, 0.15))
     found = losses(tmp_path, FULL, after)
     check(found, "no tensor cores", 0.85 * (1 - 1 / 8), "odd")
-    cores = kernel_arithmetic.tensor_core_seconds(found[1]).loc["odd"]
+    ran = kernel_arithmetic.table(breakdown.rows(found[1]))
+    cores = kernel_arithmetic.tensor_core_seconds(ran).loc["odd"]
     assert cores.to_dict() == pytest.approx({"yes": 0, "no": 0.85 * STEP_S, "unknown": 0})
 
 

@@ -430,7 +430,7 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
         f"over that in float32 was {share:.2f}×, below 1 is shorter, and the worst validation "
         f"accuracy after 5 epochs {worst[MIXED]:g} %, against {worst['float32']:g} % in float32."
     )
-    lost = summary.diverged(results)
+    lost = summary.ended(results, "diverged")
     mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
     groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
     compared = [

@@ -167,7 +167,7 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
 
 def _diverged(tables: Tables, table: pd.DataFrame) -> list[int]:
     """How many runs diverged, for each row of a headline table."""
-    counts = summary.diverged(tables.results)
+    counts = summary.ended(tables.results, "diverged")
     return [counts.get(key, 0) for key in table[KEYS].itertuples(index=False, name=None)]
 
 

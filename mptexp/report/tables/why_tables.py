@@ -350,7 +350,8 @@ def tensor_core_rows(verdict: Verdict) -> pd.DataFrame:
     """Which layers' matrix work ran on Tensor Cores; empty on a CPU."""
     if verdict.candidate is None:
         return pd.DataFrame()
-    seconds = kernel_arithmetic.tensor_core_seconds(verdict.candidate)
+    ran = kernel_arithmetic.table(breakdown.rows(verdict.candidate))
+    seconds = kernel_arithmetic.tensor_core_seconds(ran)
     return pd.DataFrame(
         [
             {"Layer": layer or "(none)"} | {name: _milli(row[name]) for name in seconds.columns}
@@ -360,7 +361,7 @@ def tensor_core_rows(verdict: Verdict) -> pd.DataFrame:
 
 
 def _gpu_rows(policy: str, record: Record) -> list[dict[str, str]]:
-    table = kernel_arithmetic.table(record)
+    table = kernel_arithmetic.table(breakdown.rows(record))
     table = table[table.cause == "matrix"]
     grouped = table.groupby(["arithmetic", "tensor_cores"]).seconds.sum()
     return [
