@@ -14,6 +14,7 @@ from mptexp.analysis import (
     points,
     simultaneous_intervals,
     speedups,
+    summary,
     validation_variance,
     validity,
 )
@@ -72,7 +73,7 @@ def differences(tables: Tables) -> pd.DataFrame:
     margin = tables.options.equivalence_margin
     trained = _compared(tables)
     trained = trained[~trained.run_id.isin(with_several_scales(tables.records))]
-    keys, lost = [*POINT, "policy"], _diverged(tables)
+    keys, lost = [*POINT, "policy"], summary.ended(tables.results, "diverged")
     flags = trained.groupby(keys)["flags"].agg(validity.together).to_dict()
     first = trained.drop_duplicates([*keys, "block"])
     records = {key: tables.records_by_block(own) for key, own in first.groupby(keys)}
@@ -80,20 +81,18 @@ def differences(tables: Tables) -> pd.DataFrame:
     for point, default, table in points.by_block(trained, "quality"):
         for baseline in points.baselines(default, table):
             for candidate in [p for p in POLICIES if p != baseline]:
-                sides = (*point, baseline), (*point, candidate)
-                row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
-                row |= {"baseline": baseline, "candidate": candidate}
-                row |= {"base_lost": sides[0] in lost, "diverged": sides[1] in lost}
-                row |= {"over": Contrast(), "spread": validation_variance.Spread()}
-                row["both"] = [flags.get(side, "") for side in sides]
+                base, own = (*point, baseline), (*point, candidate)
+                over, spread = Contrast(), validation_variance.Spread()
                 if candidate in table:
-                    row["over"] = contrast.paired(table[candidate], table[baseline], "difference")
-                if row["over"].n:
-                    row["spread"] = validation_variance.spread(
-                        records[sides[1]], records[sides[0]], margin
-                    )
-                if row["over"].n or (row["diverged"] and candidate not in table):
-                    rows.append(row | {"images": row["spread"].images})
+                    over = contrast.paired(table[candidate], table[baseline], "difference")
+                if over.n:
+                    spread = validation_variance.spread(records[own], records[base], margin)
+                if over.n or (own in lost and candidate not in table):
+                    row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
+                    row |= {"baseline": baseline, "candidate": candidate, "images": spread.images}
+                    row |= {"base_lost": base in lost, "diverged": own in lost, "over": over}
+                    row |= {"spread": spread, "both": [flags.get(side, "") for side in (base, own)]}
+                    rows.append(row)
     return pd.DataFrame(claimed(rows, margin), columns=[*POINT, *COMPARED])
 
 
@@ -150,13 +149,6 @@ def _compared(tables: Tables) -> pd.DataFrame:
     """The trainings whose figures may be compared, with their `quality`, see `points`."""
     trained = tables.trained.assign(quality=points.quality(tables.trained))
     return validity.comparable(trained.dropna(subset="quality"))
-
-
-def _diverged(tables: Tables) -> set[tuple]:
-    """The points and policies of which runs diverged."""
-    runs = speedups.with_jit(tables.results)
-    runs = runs[runs.status == "diverged"]
-    return set(runs[[*POINT, "policy"]].itertuples(index=False, name=None))
 
 
 def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]]:

@@ -118,10 +118,15 @@ def tried(measured: DynamicRange, tables: Tables) -> Tried | None:
 
 def _of_range(measured: DynamicRange) -> Advice:
     native, too_large = _native(measured), _too_large(measured)
+    # None are known where gradients are all zero, or were not finite when they were sampled.
+    least, most = out_of_range.scales(measured)
+    known = least is not None and most is not None
+    scalable = known and least <= most
+    fixed_scales = (least, most / MARGIN) if known and least <= most / MARGIN else None
     kinds = {k: h for k, h in measured.kinds.items() if k != "update_ratios"}
     not_finite = [kind for kind, histogram in kinds.items() if histogram.not_finite]
     # Infinite activations may be those of a mask; weights are infinite for no good reason.
-    fits = not too_large and "weights" not in not_finite and _scalable(measured)
+    fits = not too_large and "weights" not in not_finite and scalable
     if native and "bfloat16" in native:
         policy, scale = "mixed_bfloat16", "none"  # its range is float32's
     elif native and "float16" in native and fits:
@@ -136,21 +141,12 @@ def _of_range(measured: DynamicRange) -> Advice:
         too_large,
         max((out_of_range.lost_at_most(h, wide) for h in kinds.values()), default=0.0),
         not_finite,
-        _fixed_scales(measured),
-        _scalable(measured),
+        fixed_scales,
+        scalable,
         any(map(measured.counted, out_of_range.GRADIENTS)),
         out_of_range.hidden(measured),
         str(measured.parameters.get("cpu_isa", "default")),
     )
-
-
-def _scalable(measured: DynamicRange) -> bool:
-    """Whether a fixed scale is known that brings the gradients into float16's range.
-
-    None is where they are all zero, or were not finite when they were sampled.
-    """
-    least, most = out_of_range.scales(measured)
-    return least is not None and most is not None and least <= most
 
 
 def _native(measured: DynamicRange) -> Sequence[str] | None:
@@ -166,10 +162,3 @@ def _too_large(measured: DynamicRange) -> list[str]:
     most = FORMATS["float16"].largest
     kinds = [k for k in ("weights", "activations") if k in measured.kinds]
     return [k for k in kinds if measured.kinds[k].largest > most]
-
-
-def _fixed_scales(measured: DynamicRange) -> tuple[float, float] | None:
-    least, most = out_of_range.scales(measured)
-    if least is None or most is None or least > most / MARGIN:
-        return None
-    return least, most / MARGIN

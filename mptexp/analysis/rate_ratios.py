@@ -108,11 +108,10 @@ def by_isa(tables: Tables) -> pd.DataFrame:
     ok = _apart(tables, "cpu_isa")
     groups = ok.groupby(POINT) if ok.cpu_isa.nunique() > 1 else ()
     named = [(dict(zip(POINT, point, strict=True)), runs) for point, runs in groups]
-    return pd.DataFrame(_beside(tables, named, "cpu_isa", _under_the_default))
-
-
-def _under_the_default(runs: pd.DataFrame) -> pd.Series:
-    return (runs.cpu_isa == "default") & (runs.policy == "float32")
+    rows = _beside(
+        tables, named, "cpu_isa", lambda r: (r.cpu_isa == "default") & (r.policy == "float32")
+    )
+    return pd.DataFrame(rows)
 
 
 def _beside(

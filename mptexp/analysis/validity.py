@@ -460,7 +460,7 @@ def apart(records: Sequence[Record]) -> dict[str, str]:
         by_part.setdefault(of[record["run_id"]], []).append(record)
     parted = dict[str, str]()
     for by_part in points.values():
-        ranked = sorted(by_part.items(), key=lambda one: (len(one[1]), _last_end(one[1])))
+        ranked = sorted(by_part.items(), key=lambda one: (len(one[1]), max(map(_said_end, one[1]))))
         *others, (kept, _) = ranked
         for one, own in others:
             parted |= {record["run_id"]: _between(one, kept) for record in own}
@@ -479,10 +479,6 @@ def _ended_well(records: Sequence[Record]) -> Iterator[tuple[Record, str, Run]]:
     for record, device in zip(records, devices(records), strict=True):
         if record["status"] == "ok":
             yield record, device, Run.model_construct(**record["parameters"])
-
-
-def _last_end(records: Sequence[Record]) -> str:
-    return max(map(_said_end, records))
 
 
 def _said_end(record: Record) -> str:

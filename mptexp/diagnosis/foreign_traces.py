@@ -166,22 +166,18 @@ class Recording:
         Of its time, or of the number of its kernels where none was timed.
         """
         rows = self.products
-        table = kernel_arithmetic.table(
-            rows if self.trace.timed else rows.assign(seconds=rows["count"])
-        )
-        if table.empty:
-            return pd.DataFrame(columns=["type", "tensor_cores", "share"])
-        sums = (
-            table.groupby(["arithmetic", "tensor_cores"]).seconds.sum().sort_values(ascending=False)
-        )
+        if not self.trace.timed:
+            rows = rows.assign(seconds=rows["count"])
+        groups = kernel_arithmetic.table(rows).groupby(["arithmetic", "tensor_cores"])
+        sums = groups.seconds.sum().sort_values(ascending=False)
         known = {"yes": True, "no": False, "unknown": None}
-        return pd.DataFrame(
-            {
-                "type": [name for name, _ in sums.index],
-                "tensor_cores": pd.Series([known[used] for _, used in sums.index], dtype=object),
-                "share": (sums / sums.sum()).tolist(),
-            }
-        )
+        used = [known[word] for word in sums.index.get_level_values("tensor_cores")]
+        columns = {
+            "type": sums.index.get_level_values("arithmetic"),
+            "tensor_cores": pd.Series(used, dtype=object),
+            "share": (sums / sums.sum()).to_numpy(),
+        }
+        return pd.DataFrame(columns)
 
     @property
     def main_type(self) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     """
     seen: Counter[str] = Counter()
     known = launches.held(_known(events, seen))  # `about` is complete from here
-    _refuse_backwards(seen)
+    backwards = _backwards(seen)
     _refuse_unread(seen)
     models = _models(about)
     trace = launches.of_events(known, models, "PyTorch")
@@ -75,7 +75,7 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
         trace,
         in_use=tuple(_in_use(known)),
         recorded=_recorded(about, seen) | capability(_properties(about), trace.gpu),
-        notes=(*trace.notes, *_backwards(seen), *_unseen(trace, models)),
+        notes=(*trace.notes, *backwards, *_unseen(trace, models)),
     )
 
 
@@ -146,20 +146,14 @@ def _kept(kind: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
         kept["range"] = True
     if kind == "op" and PRODUCT.match(name):
         shapes = args.get("Input Dims", args.get("Input dims"))
-        kept["shape"] = _shape(name, shapes)
+        # The first input of addmm is the bias.
+        kept["shape"] = weight_products.axes(shapes, int(name == "aten::addmm"))
         kept["weights"] = weight_products.shape(name, shapes)
     if kind in ON_DEVICE:
         device = args.get("device", event.get("pid"))
         kept |= {"device": device} if isinstance(device, PLAIN) else {}
         kept |= counters.among(args)
     return kept
-
-
-def _shape(product: str, shapes: Any) -> Sequence[Any]:
-    """The shape of what a product reads, of those of all its inputs; empty where unavailable."""
-    place = product == "aten::addmm"  # whose first input is the bias
-    known = isinstance(shapes, list) and len(shapes) > place and isinstance(shapes[place], list)
-    return shapes[place] if known else ()
 
 
 def _models(about: Mapping[str, Any]) -> dict[str, str]:
@@ -214,22 +208,15 @@ def _refuse_unread(seen: Mapping[str, int]) -> None:
         )
 
 
-def _refuse_backwards(seen: Mapping[str, int]) -> None:
-    """Refuses a device many of whose events end before they begin: their time is in no share."""
+def _backwards(seen: Mapping[str, int]) -> list[str]:
+    """Says where a few events of a device end before they begin; refuses many.
+
+    Their time would be in no share.
+    """
+    said = f"{seen['backwards']} of {seen['device']} events of the device end before they begin"
     if seen["backwards"] > BACKWARDS * seen["device"]:
-        raise ParamsError(
-            f"{seen['backwards']} of {seen['device']} events of the device end before they begin: "
-            "its clock jumped"
-        )
-
-
-def _backwards(seen: Mapping[str, int]) -> Iterator[str]:
-    """Says where a few do."""
-    if seen["backwards"]:
-        yield (
-            f"{seen['backwards']} of {seen['device']} events of the device end before they begin; "
-            "they count as if they took no time"
-        )
+        raise ParamsError(f"{said}: its clock jumped")
+    return [f"{said}; they count as if they took no time"] if seen["backwards"] else []
 
 
 def _unseen(trace: Trace, models: Mapping[str, str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ host asks for does not.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -46,12 +46,16 @@ def shape(name: str, shapes: Any) -> str:
     """
     match = WEIGHTED.match(name)
     place = PLACES.get(match[1], 1) if match else None
-    known = place is not None and isinstance(shapes, list) and len(shapes) > place
-    axes = shapes[place] if known else ()
-    whole = isinstance(axes, list) and all(isinstance(axis, int) for axis in axes)
-    if not whole:
+    known = () if place is None else axes(shapes, place)
+    if not all(isinstance(axis, int) for axis in known):
         return ""
-    return "x".join(map(str, sorted(axes) if len(axes) == 2 else axes))
+    return "x".join(map(str, sorted(known) if len(known) == 2 else known))
+
+
+def axes(shapes: Any, place: int) -> Sequence[Any]:
+    """The shape of an input, of those of all; empty where it was not recorded."""
+    known = isinstance(shapes, list) and len(shapes) > place and isinstance(shapes[place], list)
+    return shapes[place] if known else ()
 
 
 def of(events: Iterable[Event], found: Steps) -> Mapping[str, int]:
