@@ -141,10 +141,8 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
         return "preprocessing"
     if part == "loop" or IN_LOOP.search(op):
         return "loop"
-    if part == "loss":
-        return "loss"
-    if part == "updates":
-        return "updates"
+    if part in ("loss", "updates"):
+        return part
     if TO_HOST.search(op):
         return "copies"
     if RANDOM.search(op):

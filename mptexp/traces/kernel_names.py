@@ -82,7 +82,14 @@ class Kernel(NamedTuple):
 
 UNKNOWN = Kernel("unknown", None)
 TYPES = {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
-TYPES |= {"f32": "float32", "f64": "float64", "i8": "int8", "s8": "int8", "int8": "int8"}
+TYPES |= {
+    "f32": "float32",
+    "fp32": "float32",
+    "f64": "float64",
+    "i8": "int8",
+    "s8": "int8",
+    "int8": "int8",
+}
 TYPES |= {"e4m3": "float8", "e5m2": "float8", "e2m1": "float4", "bfloat16": "bfloat16"}
 TYPES |= {"tfloat32_t": "tf32", "half_t": "float16", "bfloat16_t": "bfloat16"}
 TYPES |= {"float_e4m3_t": "float8", "float_e5m2_t": "float8", "float_e2m1_t": "float4"}
@@ -213,16 +220,6 @@ def _efficient_attention(match: re.Match) -> Kernel:
     return Kernel(arithmetic, capability >= 70 and arithmetic != "float32")
 
 
-def _igemm(match: re.Match) -> Kernel:
-    """Of MIOpen: `igemm_fwd_gtcx3_nhwc_fp16_bx0`."""
-    return Kernel({**TYPES, "fp32": "float32"}[match["type"]], None)
-
-
-def _tensile(match: re.Match) -> Kernel:
-    """`Cijk_Ailk_Bljk_BBS_BH_...`: bfloat16, summed in float32."""
-    return Kernel({"b": "bfloat16", "h": "float16"}[match["type"]], None)
-
-
 def _float32(_: re.Match) -> Kernel:
     """Engines that multiply in float32 with ordinary instructions, whatever the data are in."""
     return Kernel("float32", False)
@@ -261,12 +258,16 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
         _bmm,
     ),
     (r"fmha_cutlass[fb]_(?P<type>f32|f16|bf16)_.*_sm(?P<capability>\d+)", _efficient_attention),
-    (r"igemm_(?:fwd|bwd|wrw)_gtcx?\d*_n[a-z]+_(?P<type>fp32|fp16|bf16)", _igemm),
+    (  # of MIOpen: igemm_fwd_gtcx3_nhwc_fp16_bx0
+        r"igemm_(?:fwd|bwd|wrw)_gtcx?\d*_n[a-z]+_(?P<type>fp32|fp16|bf16)",
+        lambda match: Kernel(TYPES[match["type"]], None),
+    ),
     (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|flashatt|fmha|attention", _attention),
     (r"(?<![a-z0-9])fp8_gemm", lambda _: Kernel("float8", True)),
     # Of AMD's Tensile: types of data, result and sums (ProblemType.__str__); of one letter, such as
-    # SB, the second may say something else.
-    (r"^cijk_[a-z]+_[a-z]+_(?P<type>[bh])[bhs]s_", _tensile),
+    # SB, the second may say something else. Cijk_Ailk_Bljk_BBS_BH_...: bfloat16, summed in float32.
+    (r"^cijk_[a-z]+_[a-z]+_b[bhs]s_", lambda _: Kernel("bfloat16", None)),
+    (r"^cijk_[a-z]+_[a-z]+_h[bhs]s_", lambda _: Kernel("float16", None)),
     (r"gemv|dot_kernel|gemmsn_|gemmk1_|depthwise", _by_argument),
     (r"(?:convolve|magma)_(?P<letter>[shd])gemm", _by_letter),
     (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),
