@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 from mptexp.analysis import comparability
 from mptexp.analysis.points import POINT
@@ -66,38 +65,29 @@ class Repetition:
 
 def ratios(tables: Tables) -> list[Ratio]:
     """The speedups of a sweep that have a valid interval."""
-    asked = {record["run_id"]: record["parameters"] for record in tables.records}
-    were = {record["run_id"]: comparability.of(record) or {} for record in tables.records}
-    runs = tables.ok.drop_duplicates([*POINT, "policy"])
-    by_point = runs.set_index([*POINT, "policy"]).run_id.to_dict()
-    measured = _measured(tables)
+    claims = tables.claims.dropna(subset=["low", "high"])
+    if claims.empty:
+        return []
+    run_ids = tables.ok.groupby([*POINT, "policy"]).run_id.agg(list)
+    records = run_ids.map(lambda ids: [tables.records_by_id[run_id] for run_id in ids]).to_dict()
     made = []
-    for row in tables.claims.dropna(subset=["low", "high"]).to_dict("records"):
+    for row in claims.to_dict("records"):
         point = tuple(row[name] for name in POINT)
-        run_id = by_point[(*point, row["candidate"])]
-        known = {n: v for n, v in asked[run_id].items() if n not in LEFT_OUT}
+        before, after = (records[*point, row[name]] for name in ("baseline", "candidate"))
+        known = {n: v for n, v in after[0]["parameters"].items() if n not in LEFT_OUT}
         known |= {"gpu_model": row["gpu_model"], "jit": bool(row["jit"])}
-        known["was"] = [
-            {n: v for n, v in were.get(each, {}).items() if n not in MAY_DIFFER}
-            for each in (by_point.get((*point, row["baseline"]), ""), run_id)
-        ]
+        were = [comparability.of(side[0]) or {} for side in (before, after)]
+        known["was"] = [{n: v for n, v in was.items() if n not in MAY_DIFFER} for was in were]
         figures = {name: float(row[name]) for name in ("speedup", "low", "high")}
         names = {name: row[name] for name in ("setting", "baseline", "candidate")}
-        sides = [measured.get((*point, row[name]), []) for name in ("baseline", "candidate")]
         work = json.dumps(known, sort_keys=True, default=str)
-        made.append(Ratio(work, **names, **figures, runs=[*sides[0], *sides[1]]))
+        measured = filter(None, map(consistency.measurement, (*before, *after)))
+        made.append(Ratio(work, **names, **figures, runs=[*map(_digest, measured)]))
     return made
 
 
-def _measured(tables: Tables) -> dict[tuple[Any, ...], list[str]]:
-    """A digest of what was measured in each run that ended well, by point and policy."""
-    made: dict[tuple[Any, ...], list[str]] = {}
-    keys = tables.ok[[*POINT, "policy"]].itertuples(index=False, name=None)
-    for key, run_id in zip(keys, tables.ok.run_id, strict=True):
-        own = made.setdefault(key, [])
-        if times := consistency.measurement(tables.records_by_id[run_id]):
-            own.append(hashlib.sha256(repr(times).encode()).hexdigest()[:16])
-    return made
+def _digest(times: tuple[float, ...]) -> str:
+    return hashlib.sha256(repr(times).encode()).hexdigest()[:16]
 
 
 def repetitions(sweeps: Mapping[str, Sequence[Ratio]]) -> list[Repetition]:

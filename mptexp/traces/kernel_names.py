@@ -82,14 +82,8 @@ class Kernel(NamedTuple):
 
 UNKNOWN = Kernel("unknown", None)
 TYPES = {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
-TYPES |= {
-    "f32": "float32",
-    "fp32": "float32",
-    "f64": "float64",
-    "i8": "int8",
-    "s8": "int8",
-    "int8": "int8",
-}
+TYPES |= {"f32": "float32", "fp32": "float32", "f64": "float64"}
+TYPES |= {"i8": "int8", "s8": "int8", "int8": "int8"}
 TYPES |= {"e4m3": "float8", "e5m2": "float8", "e2m1": "float4", "bfloat16": "bfloat16"}
 TYPES |= {"tfloat32_t": "tf32", "half_t": "float16", "bfloat16_t": "bfloat16"}
 TYPES |= {"float_e4m3_t": "float8", "float_e5m2_t": "float8", "float_e2m1_t": "float4"}

@@ -185,6 +185,11 @@ class Thread:
                 yield at, event.end, (at + event.end) / 2
 
 
+def passes(events: Iterable[Event]) -> list[Event]:
+    """The operations of backward passes."""
+    return [e for e in events if e.kind == "op" and "backward" in _roles(e.name)]
+
+
 def outermost(events: Iterable[Event]) -> Iterator[Event]:
     """Those of some events that lie in no other of their thread, in their order."""
     until: dict[Any, float] = {}
@@ -227,13 +232,11 @@ def without_closures(events: Sequence[Event]) -> Iterator[Event]:
     What computes the loss may be called in it, forward and backward pass: by PyTorch Lightning, by
     LBFGS, by optimizers that look ahead.
     """
-    passes = sorted(
-        (e.start, e.end) for e in events if e.kind == "op" and "backward" in _roles(e.name)
-    )
-    begins = [begin for begin, _ in passes]
+    ran = sorted((event.start, event.end) for event in passes(events))
+    begins = [begin for begin, _ in ran]
     for event in events:
         if event.kind == "op" and event.name.startswith(STEPPED):
-            within = passes[bisect_left(begins, event.start) : bisect_right(begins, event.end)]
+            within = ran[bisect_left(begins, event.start) : bisect_right(begins, event.end)]
             ended = max((end for _, end in within), default=event.start)
             event = event._replace(start=min(ended, event.end))
         yield event
@@ -259,7 +262,7 @@ class Host:
         known = list(without_closures(events))
         ops = [event for event in known if event.kind == "op"]
         self._stepped = sorted(e.start for e in ops if e.name.startswith(STEPPED))
-        self._backward = sorted(e.start for e in ops if "backward" in _roles(e.name))
+        self._backward = sorted(event.start for event in passes(known))
         self._own_optimizer = not self._stepped and any(UPDATES.match(e.name) for e in ops)
         for event in known:
             if event.kind in ("op", "python"):

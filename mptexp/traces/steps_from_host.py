@@ -24,6 +24,7 @@ from mptexp.traces.launching_layers import (
     Event,
     Host,
     outermost,
+    passes,
     reads,
 )
 from mptexp.traces.operations import Operation, Span
@@ -72,9 +73,9 @@ def of(
         gradients: when kernels were launched that only a training has.
         graphs: when CUDA graphs were launched, which may hold a backward pass.
     """
-    passes = [e for e in events if e.kind == "op" and BACKWARD.search(e.name)]
-    trained = [*(e.start for e in passes), *gradients]
-    if not _launches_any(passes, graphs):
+    backward = passes(events)
+    trained = [*(event.start for event in backward), *gradients]
+    if not _launches_any(backward, graphs):
         trained += graphs
     updated = [event.start for event in _stepping(events)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
@@ -133,12 +134,12 @@ def _began_before(events: Iterable[Event], steps: Sequence[Interval]) -> bool:
     return did[0] < WHOLE_STEP * usual and did[0] + MAY_FOLLOW < usual
 
 
-def _launches_any(passes: Iterable[Event], graphs: Iterable[float]) -> bool:
+def _launches_any(backward: Iterable[Event], graphs: Iterable[float]) -> bool:
     """Whether a backward pass that the host names launches any CUDA graph, as compiled ones do.
 
     Then no other graph holds one, and a step that replays only such others is an evaluation.
     """
-    ordered = sorted((event.start, event.end) for event in passes)
+    ordered = sorted((event.start, event.end) for event in backward)
     until = [-math.inf, *accumulate((end for _, end in ordered), max)]
     return any(at < until[bisect_right(ordered, (at, math.inf))] for at in graphs)
 
@@ -179,11 +180,10 @@ def _stepping(events: Iterable[Event]) -> list[Event]:
     stepped = list(outermost(e for e in ops if e.name.startswith(STEPPED)))
     if not stepped:
         return []
-    names = {name for name in {e.name for e in ops} if BACKWARD.search(name)}
-    passes: dict[Any, list[Interval]] = defaultdict(list)
-    for event in outermost(e for e in ops if e.name in names):
-        passes[event.thread].append((event.start, event.end))
-    return [s for s in stepped if not step_bounds.holds(passes[s.thread], s.start, s.end)]
+    backward: dict[Any, list[Interval]] = defaultdict(list)
+    for event in outermost(passes(ops)):
+        backward[event.thread].append((event.start, event.end))
+    return [s for s in stepped if not step_bounds.holds(backward[s.thread], s.start, s.end)]
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:
@@ -202,11 +202,10 @@ def _round(events: Iterable[Event], ended: Sequence[float]) -> int:
     Args:
         ended: when they had stepped, in order.
     """
-    passes: list[Counter[str]] = [Counter() for _ in (*ended, "after the last")]
-    for event in events:
-        if event.kind == "op" and BACKWARD.search(event.name):
-            passes[bisect_left(ended, event.start)][event.name] += 1
-    ran = passes[1:-1]
+    backward: list[Counter[str]] = [Counter() for _ in (*ended, "after the last")]
+    for event in passes(events):
+        backward[bisect_left(ended, event.start)][event.name] += 1
+    ran = backward[1:-1]
     return next((n for n in range(1, len(ran) // 2 + 1) if ran[n:] == ran[:-n]), 1)
 
 
@@ -292,8 +291,7 @@ def updates(events: Sequence[Event], ran: Iterable[Event], found: Steps) -> Sequ
     for event in _stepping(events):
         if (n := number(event.start)) is not None:
             stepped[event.name][n] += 1
-    passes = (e for e in events if e.kind == "op" and BACKWARD.search(e.name))
-    trained = any(number(event.start) is not None for event in passes)
+    trained = any(number(event.start) is not None for event in passes(events))
     if not stepped and (not trained or any(kernel_names.work(e.name) == "optimizer" for e in ran)):
         return None
     most = max(stepped.values(), key=Counter.total, default=Counter())
