@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,17 +21,6 @@ from mptexp.spec.policies import POLICY_ROWS
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
 USUAL = ("auto", "none", 1.0)  # loss scales that leave float32 as it is
 LITTLE = 2.0  # percentage points that count as a small loss
-Size = Literal[
-    "small",
-    "large",
-    "undecided",
-    "incomplete",
-    "diverged",
-    "baseline diverged",
-    "too few repeats",
-    "images not recorded",
-    "not valid",
-]
 
 
 @dataclass(frozen=True)
@@ -72,8 +61,8 @@ class Point:
         return plain and usual and self.choice["weight_format"] in ("policy", "float32")
 
     @property
-    def size(self) -> Size:
-        """Whether the loss is small or large, by its interval.
+    def size(self) -> str:
+        """Whether the loss is small or large, by its interval, or undecided; else why none is told.
 
         It is incomplete, not small, where a run did not end well: the interval is of the others.
         Where all runs diverged there is no loss, and the answer is that.

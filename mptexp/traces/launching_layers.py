@@ -132,8 +132,7 @@ class Context:
     @property
     def sequence(self) -> Any:
         """The number that ties the backward operation to the forward one."""
-        numbers = [e.args["sequence"] for e in self.events if "sequence" in e.args]
-        return numbers[0] if numbers else None
+        return next((e.args["sequence"] for e in self.events if "sequence" in e.args), None)
 
     @property
     def roles(self) -> frozenset[str]:
