@@ -12,7 +12,7 @@ from mptexp.diagnosis.causes import BY_PEAK, Cause
 from mptexp.diagnosis.effects import SPEEDUP
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
-from mptexp.report.tables.why_tables import between, gain, percent
+from mptexp.report.tables.why_tables import gain, percent
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.backends import LABELS as BACKENDS
@@ -48,7 +48,7 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 def _against(verdict: Verdict) -> str:
     """`1.08× faster than float32 [1.06, 1.10]`, or why there is no interval."""
     over, base = verdict.speedup, wording.default_name(verdict.pair.baseline.policy)
-    return between(over, verdict.pair.flags, base)
+    return gain(over, verdict.pair.flags, base)
 
 
 def _doubt(verdict: Verdict, what: str) -> str:
@@ -148,7 +148,7 @@ def _part(loss: Loss, verdict: Verdict, first: bool) -> str:
     changes = [(one.ablation.label(backend), one) for one in loss.effects]
     base = wording.default_name(verdict.pair.baseline.policy)
     proof = [
-        f"with {change} it is {between(one.speedup, flags, f'{base} with {change}')}"
+        f"with {change} it is {gain(one.speedup, flags, f'{base} with {change}')}"
         for change, one, flags in (
             (wording.verbatim(name), one, one.flags_of(SPEEDUP)) for name, one in changes
         )

@@ -34,28 +34,18 @@ def milliseconds(seconds: float) -> str:
     return f"{wording.digits(seconds * 1e3)} ms"
 
 
-def gain(over: Contrast, flags: str = "") -> str:
-    """What a change gave: `2.40× faster [2.31, 2.49]`, `1.02× as fast [0.97, 1.07]`."""
-    return between(over, flags)
+def gain(over: Contrast, flags: str = "", base: str = "") -> str:
+    """What a change gave: `2.40× faster [2.31, 2.49]`, or why the ratio has no interval.
 
-
-def between(over: Contrast, flags: str, base: str = "") -> str:
-    """`1.08× faster than float32 [1.06, 1.10]`: a ratio with its interval, or why it has none.
-
-    Args:
-        base: the baseline's name, where it is named.
+    With the baseline's name `1.08× faster than float32 [1.06, 1.10]`.
     """
     row = _row(over, flags)
+    number, interval = wording.speed_parts(row)
+    if math.isnan(over.low) and not wording.not_valid(flags):
+        interval = f"(n = {over.n})"
     word = wording.direction(row)
     than = f" {wording.than(word)} {base}" if base else ""
-    return f"{wording.speed_parts(row)[0]}× {word}{than} {interval(over, flags)}"
-
-
-def interval(over: Contrast, flags: str) -> str:
-    """The interval in the direction of the ratio, or why there is none."""
-    if math.isnan(over.low) and not wording.not_valid(flags):
-        return f"(n = {over.n})"
-    return wording.speed_parts(_row(over, flags))[1]
+    return f"{number}× {word}{than} {interval}"
 
 
 def _row(over: Contrast, flags: str) -> dict[str, Any]:
