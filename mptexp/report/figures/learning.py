@@ -41,16 +41,12 @@ def of_task(tables: Tables, task: tasks.Task) -> pd.DataFrame:
     return epochs.assign(figure=values.map(task.figure, na_action="ignore"))
 
 
-def validation_by_epoch(tables: Tables, task: tasks.Task) -> Figure:
-    """The figure of a task, each repeat faint and the mean strong, a panel per point."""
-    label = f"validation {task.measure}"
-    return _curves(of_task(tables, task), "figure", label, mean=task.mean)
+def validation(tables: Tables, task: tasks.Task, by: str = "epoch") -> Figure:
+    """The figure of a task, each repeat faint and the mean strong, a panel per point.
 
-
-def validation_by_time(tables: Tables, task: tasks.Task) -> Figure:
-    """The same by seconds from the first step."""
-    label = f"validation {task.measure}"
-    return _curves(of_task(tables, task), "figure", label, "elapsed_s", task.mean)
+    By epoch, or by `elapsed_s`, the seconds from the first step.
+    """
+    return _curves(of_task(tables, task), "figure", f"validation {task.measure}", by, task.mean)
 
 
 def _caption_validation(tables: Tables, task: tasks.Task) -> str:
@@ -319,7 +315,7 @@ def _of_validation(task: tasks.Task) -> tuple[FigureRow, FigureRow]:
             f"{name.capitalize()} by epoch",
             f"Validation {name} by epoch, a panel per setting, a line per run and policy.",
             partial(_validated, task=task),
-            partial(validation_by_epoch, task=task),
+            partial(validation, task=task),
             partial(_caption_validation, task=task),
         ),
         FigureRow(
@@ -328,7 +324,7 @@ def _of_validation(task: tasks.Task) -> tuple[FigureRow, FigureRow]:
             f"{name.capitalize()} by time",
             f"Validation {name} by seconds since the first step, a line per run and policy.",
             partial(_validated, task=task, timed=True),
-            partial(validation_by_time, task=task),
+            partial(validation, task=task, by="elapsed_s"),
             _caption_time,
         ),
     )

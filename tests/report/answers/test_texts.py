@@ -46,7 +46,7 @@ def test_tables_have_tokens_and_perplexity(made):
 
 
 def test_figures_show_tokens_and_perplexity(made):
-    axis = learning.validation_by_epoch(made, tasks.TOKENS).axes[0]
+    axis = learning.validation(made, tasks.TOKENS).axes[0]
     assert axis.get_ylabel() == "validation perplexity"
     heights = np.concatenate([line.get_ydata() for line in axis.lines])
     assert heights.min() == pytest.approx(np.exp(2.0))

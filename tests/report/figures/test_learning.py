@@ -24,7 +24,7 @@ def cases(made):
 
 def test_repeats_are_faint_lines_below_their_mean():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
-    curves = learning.validation_by_epoch(made, tasks.IMAGES).axes[0]
+    curves = learning.validation(made, tasks.IMAGES).axes[0]
     assert curves.get_ylabel() == "validation accuracy"
     drawn = [line for line in curves.lines if len(line.get_xdata())]
     means = [line for line in drawn if line.get_linestyle() != "None"]
@@ -38,11 +38,11 @@ def test_the_epochs_that_a_study_printed_stand_behind_our_curves(dataset):
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     assert not any(
         line.get_label() == learning.PUBLISHED
-        for line in learning.validation_by_epoch(made, tasks.IMAGES).axes[0].lines  # of digits
+        for line in learning.validation(made, tasks.IMAGES).axes[0].lines  # of digits
     )
     for one in made.records:
         one["parameters"]["dataset"] = dataset
-    lone = learning.validation_by_epoch(tables(made.records), tasks.IMAGES).axes[0]
+    lone = learning.validation(tables(made.records), tasks.IMAGES).axes[0]
     assert not any(line.get_label() == learning.PUBLISHED for line in lone.lines)  # beside a dot
     for one in made.records:
         one["history"] = [one["history"][0] | {"epoch": 1 + n} for n in range(3)]
@@ -50,12 +50,12 @@ def test_the_epochs_that_a_study_printed_stand_behind_our_curves(dataset):
     printed = published.epochs("keydana_cnn", 32, "val_accuracy")
     assert dict(printed) == {16: 0.806, 17: 0.782, 18: 0.784, 19: 0.77, 20: 0.746}
     assert published.epochs("keydana_cnn", 64, "val_accuracy").empty
-    curves = learning.validation_by_epoch(made, tasks.IMAGES), learning.loss_by_epoch(made)
+    curves = learning.validation(made, tasks.IMAGES), learning.loss_by_epoch(made)
     for figure in curves:
         lines = figure.axes[0].lines
         (drawn,) = [line for line in lines if line.get_label() == learning.PUBLISHED]
         assert list(drawn.get_xdata()) == [16, 17, 18, 19, 20]
-    lines = learning.validation_by_time(made, tasks.IMAGES).axes[0].lines
+    lines = learning.validation(made, tasks.IMAGES, "elapsed_s").axes[0].lines
     assert not any(line.get_label() == learning.PUBLISHED for line in lines)
 
 
@@ -64,7 +64,7 @@ def test_a_folder_that_is_called_a_little_like_a_study_s_data_is_other_data():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     for one in made.records:
         one["parameters"]["dataset"] = "folder:imagenette_blurred_2classes"
-    lines = learning.validation_by_epoch(tables(made.records), tasks.IMAGES).axes[0].lines
+    lines = learning.validation(tables(made.records), tasks.IMAGES).axes[0].lines
     assert not any(line.get_label() == learning.PUBLISHED for line in lines)
 
 
@@ -203,8 +203,8 @@ def test_a_mean_ends_where_the_first_of_its_runs_does():
     resident = trained(4, block=3)
     resident["parameters"]["input_mode"] = "resident"
     found = tables([*made, resident])
-    for draw in (learning.validation_by_epoch, learning.validation_by_time):
-        axis = draw(found, tasks.IMAGES).axes[0]
+    for by in ("epoch", "elapsed_s"):
+        axis = learning.validation(found, tasks.IMAGES, by).axes[0]
         (mean,) = [line for line in axis.lines if len(line.get_xdata())]
         assert list(mean.get_ydata()) == [pytest.approx(19 / 30)] * 2
     said = "strong ones their mean, of the epochs that all of them have."
@@ -236,7 +236,7 @@ def test_of_many_panels_it_is_said_which_are_shown(policies):
                 epoch["val_accuracy"] = 0.5 + k / 100
             made["history"][-1]["val_accuracy"] += k / 100 * (policy != "float32")
             rows.append(made)
-    drawn = learning.validation_by_epoch(tables(rows), tasks.IMAGES)
+    drawn = learning.validation(tables(rows), tasks.IMAGES)
     differ = "in which policies differ most" if len(policies) > 1 else "that end lowest and highest"
     shown = f"9 of 12 panels are shown, those {differ}; history.csv holds all."
     assert drawn.get_label() == shown
