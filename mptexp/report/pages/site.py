@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -33,7 +34,6 @@ from mptexp.host import files, interrupt
 from mptexp.host.project import PACKAGE, user_cache
 from mptexp.host.terminal import HALF, visible
 from mptexp.records import privacy, store
-from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
 from mptexp.report import measured_sweep
 from mptexp.report.answers import caveats, published_claims, repetitions
@@ -173,12 +173,11 @@ def _beside(places: Sequence[SweepDir]) -> dict[str, list[str]]:
 
     Told by the first run of each that can be read.
     """
-    trained = {}
-    for place in places:
-        for path in store.record_files(place.runs):
-            with suppress(RecordError):
-                trained[place.name] = store.read_record(path)
-                break
+    trained = {
+        place.name: record
+        for place in places
+        for _, record in islice(store.readable(place.runs, []), 1)
+    }
     return {
         name: [n for n, their in trained.items() if n != name and _alike(own, their)][:MOST_BESIDE]
         for name, own in trained.items()
@@ -278,15 +277,9 @@ def _holds_more(folder: Path, first: str) -> bool:
 
 def _unreadable(place: SweepDir) -> str:
     """Why the first record of a sweep cannot be read; empty where one of them can."""
-    faults = []
-    for path in store.record_files(place.runs):
-        try:
-            store.read_record(path)
-        except RecordError as error:
-            faults.append(str(error))
-        else:
-            return ""
-    return next(iter(faults), "")
+    faults: list[str] = []
+    any_readable = any(store.readable(place.runs, faults))
+    return "" if any_readable or not faults else faults[0]
 
 
 def _is_ours(place: SweepDir) -> bool:
@@ -417,16 +410,12 @@ def _superseded(part: SweepDir) -> dict[str, Path]:
 
 def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
     """The ids of the runs that can be read, and a sentence for each damaged or changed record."""
-    ids, faults = [], []
-    for path in store.record_files(part.runs):
-        try:
-            record = store.read_record(path)
-        except RecordError as error:
-            faults.append(f"{error}; not published")
-            continue
-        faults += [f"{text}; published as not valid" for text in store.changed([record], part)]
+    ids, damaged, changed = [], list[str](), list[str]()
+    for path, record in store.readable(part.runs, damaged):
+        changed += store.changed([record], part)
         ids.append(path.parent.name)
-    return ids, faults
+    faults = [f"{text}; not published" for text in damaged]
+    return ids, [*faults, *(f"{text}; published as not valid" for text in changed)]
 
 
 def _faults(part: SweepDir) -> list[str]:
