@@ -37,7 +37,7 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
             "1" if r["policy"] == "float32" else wording.ratio_of(r, "strict_") for r in records
         ],
         **_latencies(tables, table),
-        **{measure.heading: _measured(records, measure) for measure in task_words.met(table)},
+        **{measure.heading: _measured(table, measure) for measure in task_words.met(table)},
         **column_formats.shown(table, "peak_memory_bytes"),
         "Not valid": [
             wording.flagged(row["run_flags"], task_words.of(row["dataset"]).name, row["phase"])
@@ -50,21 +50,16 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     return without_blanks(pd.DataFrame(cells))
 
 
-def _measured(records: Sequence[Mapping[str, Any]], measure: task_words.Measure) -> list[str]:
+def _measured(table: pd.DataFrame, measure: task_words.Measure) -> list[str]:
     """The figure of a task in each row; of another task's rows a dash.
 
     With the number of its runs where others of its point have more, with other seeds then.
     """
-    names = [f"{measure.task.column}{end}" for end in ("", "_low", "_high", "_n")]
-    cells = [measure.mean(*(row[name] for name in names)) for row in records]
-    places = [tuple(row[name] for name in points.POINT) for row in records]
-    most = dict.fromkeys(places, 0)
-    for place, row in zip(places, records, strict=True):
-        most[place] = max(most[place], row["repeats"])
-    fewer = [0 < row[names[-1]] < most[place] for place, row in zip(places, records, strict=True)]
+    columns = [table[f"{measure.task.column}{end}"] for end in ("", "_low", "_high", "_n")]
+    most = table.groupby(points.POINT, dropna=False).repeats.transform("max")
     return [
-        cell + f" (n = {row[names[-1]]})" * few
-        for cell, row, few in zip(cells, records, fewer, strict=True)
+        measure.mean(*figures, n) + f" (n = {n})" * (0 < n < repeats)
+        for *figures, n, repeats in zip(*columns, most, strict=True)
     ]
 
 
