@@ -182,8 +182,6 @@ def explanation(directory: SweepDir, pair: int, ended: bool = True) -> Explanati
     """The explanation of one pair of a sweep; says what is missing where there is none.
 
     Args:
-        directory: the sweep's.
-        pair: which of its pairs.
         ended: whether every run ended that was to tell why.
     """
     name = wording.verbatim(str(directory.root))
@@ -221,11 +219,7 @@ def _as_html(note: str) -> str:
 
 @dataclass(frozen=True)
 class RecordedExplanation:
-    """One trace or two of trainings that mptexp did not run; shows itself as the verdict.
-
-    Attributes:
-        recordings: one or two.
-    """
+    """One trace or two of trainings that mptexp did not run; shows itself as the verdict."""
 
     recordings: list[Recording]
 

@@ -49,17 +49,14 @@ class Exported:
     """A run, as a tracker takes it.
 
     Attributes:
-        run_id: mptexp's.
         name: what tells the run apart from the sweep's others.
         varying: the parameters of which it consists.
         digest: of its record and of what is not valid of it, which runs that were measured later
             may show: where it is another, the run is written again.
-        parameters: as recorded.
         metrics: the measured columns of results.csv, SI units; none that is not known.
         epochs: of history.csv, each with `epoch` and `elapsed_s`.
         tags: what is not a number, such as what is not valid of the run; empty ones left out.
-        began_s: seconds since 1970; 0 of records that do not say when they were made.
-        ended_s: the same of its end.
+        began_s, ended_s: since 1970; 0 of records that do not say when they were made.
         files: its record and its executed notebook, as far as they are there.
     """
 

@@ -66,7 +66,6 @@ def banner(
     those that take nothing more. What to do about them stands with the details.
 
     Args:
-        tables: of the sweep.
         what: the answer is about, time or accuracy.
         more: where all are said in full.
         findings: flags that the answer itself speaks of.
@@ -125,7 +124,6 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
     """What to do for a claim, with the command and its cost; empty where nothing is to be done.
 
     Args:
-        tables: of the sweep.
         what: the claim is about, time or accuracy.
         compared: the most blocks that a comparison has, where some lost runs; NaN: all of them.
     """
@@ -256,7 +254,6 @@ def sentences(tables: Tables, findings: Collection[str] = ()) -> list[str]:
     """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do.
 
     Args:
-        tables: of the sweep.
         findings: names of flags that its answer speaks of, which are no faults.
     """
     made = (_sentence(*each, tables, findings) for each in _counted(tables))

@@ -247,22 +247,13 @@ def side_by_side(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_compared(table: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
-    """The points of analysis.compare.not_compared as text.
-
-    Args:
-        table: those.
-        points: that are compared: what tells the others from them is said, too.
-    """
+    """The points of two_sweeps.not_compared as text, with what tells them from those compared."""
     both = pd.concat([table, points], ignore_index=True)
     return pd.DataFrame({**_named(both), **_ended(both)}).fillna(BLANK).head(len(table))
 
 
 def left_out(table: pd.DataFrame, points: pd.DataFrame) -> list[str]:
-    """A sentence with the number of points that are not compared, and some; none where all are.
-
-    Args:
-        table, points: as not_compared takes them.
-    """
+    """A sentence with the number of points that are not compared, and some; none where all are."""
     if table.empty:
         return []
     rows = not_compared(table, points).head(caveats.DIFFERENCES).to_dict("records")
@@ -362,7 +353,6 @@ def advice(points: pd.DataFrame, apart: bool) -> list[str]:
     """What to do so that two sweeps can be compared, and what their ratios cannot exclude.
 
     Args:
-        points: of analysis.compare.
         apart: whether all runs of a side came before the other's.
     """
     made = []

@@ -15,13 +15,7 @@ from mptexp.analysis.points import POINT, rank, sharing
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.answers import larger_batch, quality
 from mptexp.report.text import task_words, wording
-from mptexp.report.text.wording import (
-    INCONCLUSIVE,
-    count,
-    default_name,
-    listed,
-    verbatim,
-)
+from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
 from mptexp.spec.policies import POLICY_ROWS, without_kernels
 
 ALIKE = 1.1  # times their least: step times that are said together

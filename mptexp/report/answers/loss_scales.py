@@ -103,8 +103,7 @@ def of_training(tables: Tables, asked: Mapping[str, Any]) -> list[str]:
 def _fails(own: pd.DataFrame, named: bool = False) -> list[str]:
     """With which scales a policy falls behind, and with which it diverges, always or at times.
 
-    Args:
-        named: whether the first says that these are loss scales.
+    The first says that these are loss scales, where they are to be `named` so.
     """
     unscaled = set(own.loss_scale) >= {"none"} and 1.0 not in set(own.loss_scale)
     made = []

@@ -129,17 +129,13 @@ def setting(point: Point, among: Sequence[Point]) -> str:
     choice, named = point.choice, own_name(point, among)
     policy = choice["policy"] if choice["policy"] != "float32" else ""
     of = " under ".join(filter(None, [named, policy])) or network(point)
-    spread, kept = choice["propagation"], choice["weight_format"]
-    parts = [f"in {spread}"] * (spread != "policy")
-    parts += [f"with weights in {kept}"] * (kept not in ("policy", spread))
-    return " ".join([of, *parts])
+    return of + wording.emulating({**choice, "rounding": "not said here"})
 
 
 def loss(point: Point, unit: str = "", said: str = "") -> str:
     """The loss in percentage points with its interval, or the reason why it has none.
 
     Args:
-        point: its formats and runs.
         unit: behind the number.
         said: the reason that stands beside all of them already.
     """

@@ -18,10 +18,8 @@ def command(tables: Tables, verb: str, out: str = HERE, options: str = "") -> st
     """`mptexp run params.yaml --out . --repair` and where to give it, as a clause in Markdown.
 
     Args:
-        tables: of the sweep.
         verb: run or diagnose.
         out: HERE or AGAIN.
-        options: what follows.
     """
     needed = needs(tables)
     if not needed:

@@ -188,7 +188,6 @@ def _finding(bar: Bar, said_once: bool, repeats: str) -> str:
     """The finding of a row; why one is not valid stands above the chart.
 
     Args:
-        bar: the row.
         said_once: whether the axis says of all rows that they are not valid.
         repeats: how many each row has; empty where each says its own.
     """

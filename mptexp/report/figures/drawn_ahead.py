@@ -43,9 +43,6 @@ def drawing(figures: Callable[[], Iterable["SweepFigure"]], folder: Path) -> Ite
     """Draws into a folder, in a process forked from this one that ends with what is within.
 
     Whoever calls knows that this process can be forked.
-
-    Args:
-        figures: gives those of a page, in its order.
     """
     process = multiprocessing.get_context("fork").Process(
         target=_draw, args=(figures, folder), daemon=True

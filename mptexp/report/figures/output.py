@@ -59,9 +59,6 @@ def as_html(documents: Sequence[str], alt: str, caption: str, title: str = "") -
 
     Args:
         documents: SVG, drawn wide and drawn for a phone.
-        alt: the text alternative.
-        caption: what it shows.
-        title: a few words.
     """
     wide, narrow = (f"data:image/svg+xml,{_quoted(document)}" for document in documents)
     image = f'<img src="{wide}" alt="{escape(alt)}">'

@@ -14,14 +14,7 @@ from mptexp.records.schema import FINAL
 from mptexp.report.answers import caveats, findings, quality
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.subject import (
-    Bar,
-    Scale,
-    Subject,
-    device,
-    equal,
-    provisional,
-)
+from mptexp.report.first_screen.subject import Bar, Scale, Subject, device, equal, provisional
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.task_words import Measure
 

@@ -10,14 +10,7 @@ from mptexp.analysis import emulated
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
 from mptexp.report.answers import caveats, loss_scales, low_precision
-from mptexp.report.first_screen.subject import (
-    NAMED,
-    Bar,
-    Subject,
-    first,
-    provisional,
-    unclaimed,
-)
+from mptexp.report.first_screen.subject import NAMED, Bar, Subject, first, provisional, unclaimed
 from mptexp.report.text import wording
 from mptexp.report.text.wording import count, listed, verbatim
 

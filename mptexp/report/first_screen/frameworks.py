@@ -73,9 +73,7 @@ def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterat
     """What reduced precision gains in each framework, then how these lie to one another.
 
     Args:
-        beside: the second answer.
-        tables: of the sweep.
-        what: is compared in it.
+        beside: the second answer; what: is compared in it.
     """
     for subject in beside:
         policies = next(policy_speed.of(tables), None)

@@ -182,7 +182,6 @@ def _page(sweep: MeasuredSweep, chart: str) -> check_statements.Page:
     """First screen and tables of the sweep's page, without executing its notebook.
 
     Args:
-        sweep: the sweep.
         chart: the chart of the first screen as HTML, of which the words count.
     """
     lead = first_screen_html.screen(

@@ -35,7 +35,6 @@ def build(
     """Writes the report of a sweep from its records: index.html and the files beside it.
 
     Args:
-        sweep: what `measured_sweep.load` gives of its directory.
         notebook: the report notebook.
         shared: Open Graph's properties beside those of `first_screen_html.card`: addresses on a
             site.

@@ -97,8 +97,6 @@ def marked(cells: Iterable[str], flags: Iterable[str], *what: str) -> list[str]:
     """Cells of a column, each with why it is not valid: `20.0 s (not valid: interference)`.
 
     Args:
-        cells: figures as text.
-        flags: of the runs of each.
         what: the figures rest on, such as time, see `validity.invalid`.
     """
     whys = [wording.not_valid(own, *what) for own in flags]
@@ -112,8 +110,6 @@ def by_task(table: pd.DataFrame, value: str, form: str) -> dict[str, list[str]]:
     """A column as text under the heading of each row's task.
 
     Args:
-        table: with a column dataset.
-        value: the column's name.
         form: name of one of COLUMNS, where {} stands for the task's unit; {rate} for its rate.
     """
     own = [tasks.of(dataset) for dataset in table.dataset]

@@ -14,7 +14,6 @@ class ParameterValue:
     """A row.
 
     Attributes:
-        name: of the parameter.
         value: as a params file has it.
         words: a label that says it without the name; no apostrophe, which pages write in two ways.
         meaning: a sentence for the terms of a page; empty where the words need none.
@@ -103,9 +102,7 @@ WORDS = {(row.name, row.value): row.words for row in ROWS}
 def in_words(name: str, value: Any) -> str:
     """`without XLA`, `prefetched input`; a value that has no row stands after its parameter's name.
 
-    Args:
-        name: of the parameter.
-        value: as a params file or a table has it, where XLA is true or false.
+    As a params file or a table has it, where XLA is true or false.
     """
     written = ("off", "on")[int(value)] if isinstance(value, bool | np.bool_) else str(value)
     return _known(name, written) or f"{NAMES.get(name, name.replace('_', ' '))} {value}"

@@ -20,7 +20,6 @@ class Measure:
     """A row.
 
     Attributes:
-        task: the task.
         heading: of a column of its figure.
         mean: (mean, least, most, n) -> a cell.
         change: a difference of quality -> how the figure changed, a fraction; it grows with the
