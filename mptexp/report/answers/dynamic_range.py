@@ -130,33 +130,32 @@ def _of_trial(tried: Tried | None) -> list[str]:
 def _of_range(advised: Advice) -> list[str]:
     if advised.native is None:
         return ["The records do not say which types the device computes in."]
+    said = []
     if "bfloat16" in advised.native:
-        opening = (
-            "This device computes in bfloat16, whose range is float32's: "
-            f"{_lost(advised.lost)}{_needs(advised.lost)}."
-        )
-        return [opening, *_not_finite(advised), _of_float16(advised)]
-    if "float16" in advised.native:
-        return [*_not_finite(advised), _of_float16(advised)]
-    limited = advised.cpu_isa != "default"
-    which = f"Under cpu_isa {advised.cpu_isa} this" if limited else "This"
-    opening = f"{which} device computes in neither 16-bit type natively: "
-    opening += "neither is expected to be faster."
-    return [opening, *_not_finite(advised), _of_float16(advised)]
+        said = [
+            f"This device computes in bfloat16, whose range is float32's: {_lost(advised.lost)}."
+        ]
+    elif "float16" not in advised.native:
+        limited = advised.cpu_isa != "default"
+        which = f"Under cpu_isa {advised.cpu_isa} this" if limited else "This"
+        said = [
+            f"{which} device computes in neither 16-bit type natively: neither is expected to be "
+            "faster."
+        ]
+    return [*said, *_not_finite(advised), _of_float16(advised)]
 
 
 def _lost(most: float) -> str:
-    """What bfloat16 loses of what was measured."""
-    if not most:
-        return "nothing that was measured is flushed to zero or too large"
-    return f"at most {share(most)} of a kind of values that were measured may leave it"
+    """What bfloat16 loses of what was measured, and whether it does without a loss scale.
 
-
-def _needs(most: float) -> str:
-    """Whether bfloat16 does without a loss scale, which follows only where it loses few values."""
+    That follows only where it loses few values.
+    """
+    said = "nothing that was measured is flushed to zero or too large"
+    if most:
+        said = f"at most {share(most)} of a kind of values that were measured may leave it"
     if most > out_of_range.TOLERATED:
-        return "; whether it trains without a loss scale, range alone does not say"
-    return ", so no loss scale is needed"
+        return f"{said}; whether it trains without a loss scale, range alone does not say"
+    return f"{said}, so no loss scale is needed"
 
 
 def _not_finite(advised: Advice) -> list[str]:

@@ -391,18 +391,15 @@ def text(rows: pd.DataFrame) -> pd.DataFrame:
                 for row in records
             ],
             f"{wording.capitalized(measure.unit)} from float32": [
-                _difference(row, measure) for row in records
+                measure.difference(row.difference, row.low, row.high, row.blocks)
+                if row.blocks
+                else BLANK
+                for row in records
             ],
             "Finding": [_finding(row, measure) for row in records],
             **column_formats.shown(rows, "skipped"),
         }
     )
-
-
-def _difference(row: Any, measure: Measure) -> str:
-    if not row.blocks:
-        return BLANK
-    return measure.difference(row.difference, row.low, row.high, row.blocks)
 
 
 def _finding(row: Any, measure: Measure) -> str:

@@ -243,13 +243,10 @@ def _where_baselines_train(tables: Tables) -> set[str]:
     runs = tables.results[tables.results.phase == "train"]
     runs = runs[(runs.policy == "float32") | (runs.policy == runs.default_policy)]
     runs = runs[runs.policy != "float16"]
-    trained, failed = set[str](), set[str]()
-    for run_id, status, flags in zip(runs.run_id, runs.status, runs["flags"], strict=True):
-        if status == "diverged" or "not trained" in validity.names_of(flags):
-            failed.add(point[run_id])
-        elif status == "ok":
-            trained.add(point[run_id])
-    return {run_id for run_id, own in point.items() if own in trained - failed}
+    untrained = runs["flags"].map(lambda flags: "not trained" in validity.names_of(flags))
+    failed, points_of = (runs.status == "diverged") | untrained.astype(bool), runs.run_id.map(point)
+    trained = {*points_of[runs.status == "ok"]} - {*points_of[failed]}
+    return {run_id for run_id, own in point.items() if own in trained}
 
 
 def _scaled(tables: Tables) -> Iterator[pd.DataFrame]:

@@ -211,7 +211,8 @@ def _telling(data: Sequence[style.Panel], value: str) -> tuple[set[str], str]:
 
     Where each panel has one policy alone, as of emulated formats, none differ in any.
     """
-    means = {title: _means_at_end(part, value) for title, part in data}
+    ends = {title: part[part.epoch == part.epoch.max()] for title, part in data}
+    means = {title: end.groupby("policy")[value].mean() for title, end in ends.items()}
     spread = {title: own.max() - own.min() for title, own in means.items()}
     if any(spread.values()):
         order = sorted(means, key=lambda title: -spread[title])
@@ -219,11 +220,6 @@ def _telling(data: Sequence[style.Panel], value: str) -> tuple[set[str], str]:
     order = sorted(means, key=lambda title: means[title].mean())
     low = style.PANELS // 2
     return {*order[:low], *order[low - style.PANELS :]}, "those that end lowest and highest"
-
-
-def _means_at_end(part: pd.DataFrame, value: str) -> pd.Series:
-    """The policies' means at the last epoch of a panel."""
-    return part[part.epoch == part.epoch.max()].groupby("policy")[value].mean()
 
 
 # --- repeats -------------------------------------------------------------------------------------

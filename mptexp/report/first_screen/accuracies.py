@@ -166,10 +166,9 @@ def retry(tables: Tables) -> str:
     """What would compare policies of which some did not end well."""
     runs = pd.concat([tables.results, tables.attempts])  # those to find the largest batch
     again = "" if runs.status.isin(FINAL).all() else AGAIN
-    if (runs.batch_size[runs.status == "oom"] == 1).any():
-        return f"{again}; {MEMORY}" if again else MEMORY
-    if (runs.status == "oom").any():
-        return f"{again}; {SMALLER}" if again else SMALLER
+    sizes = runs.batch_size[runs.status == "oom"]
+    if len(sizes):
+        return "; ".join(filter(None, [again, MEMORY if (sizes == 1).any() else SMALLER]))
     if (runs.status[runs.policy == "float32"] == "diverged").any():
         return RETRY
     return f"{again}." if again else ""
