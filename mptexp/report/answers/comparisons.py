@@ -46,7 +46,7 @@ DEVICES_NOTE = (
 # What a step is and who makes it, by phase.
 STEPS = {"train": "a training step", "inference": "an inference step"}
 MADE_BY = {"train": "Trained by", "inference": "Predicted by"}
-# Peak memory of a side of two sweeps, see analysis.compare.
+# Peak memory of a side of two sweeps, see `two_sweeps`.
 WHOSE = {"process": "of the process", "allocator": "of the GPU's allocator"}
 ALIKE = {
     True: " All frameworks began from the same initial weights.",

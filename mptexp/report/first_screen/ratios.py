@@ -93,7 +93,7 @@ def with_losses(made: Subject, tables: Tables, axis: str, names: Mapping[Any, st
     Nobody is told to use such a side before it is known why.
 
     Args:
-        axis: as `scaling.learned` takes it.
+        axis: as `rate_ratios.learned` takes it.
         names: of its values.
     """
     learned, ended = (
@@ -108,8 +108,7 @@ def with_losses(made: Subject, tables: Tables, axis: str, names: Mapping[Any, st
     clauses = [_less(less, axis, names), _lost(lost, axis, names)]
     said = " ".join(f"{wording.capitalized(first(own))}." for own in clauses if own)
     open_ = all(bar.finding == INCONCLUSIVE for bar in made.bars)
-    # What is lost at the same global batch size too is not lost to replicas.
-    behind = [] if open_ else _behind(less[~(less.alike > less.difference / 2)], names)
+    behind = [] if open_ else _behind(less, names)
     failing = _failing(ended, axis, names)
     title = "; ".join([made.title, *behind, *failing])
     made = replace(made, title=title, sentences=[said, *made.sentences])
@@ -139,8 +138,14 @@ def _at_one_batch(row: Mapping[str, Any], learned: pd.DataFrame) -> float:
 
 
 def _behind(less: pd.DataFrame, names: Mapping[Any, str]) -> list[str]:
-    """`a plain loop's accuracy is lower`: of what is faster, in the mean at least."""
-    gains = less[less.faster].drop_duplicates("candidate") if len(less) else less
+    """`a plain loop's accuracy is lower`: of what is faster, in the mean at least.
+
+    What is lost at the same global batch size too is not lost to replicas.
+    """
+    if less.empty:
+        return []
+    less = less[~(less.alike > less.difference / 2)]
+    gains = less[less.faster].drop_duplicates("candidate")
     if gains.empty:
         return []
     measure = task_words.of(gains.dataset.iloc[0])

@@ -20,9 +20,8 @@ from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import checksums, data_files, first_screen_html, rendering
 from mptexp.report.tables import text_tables
 
-MOST_BYTES = (
-    20 * 2**20
-)  # of a run's notebook: mptexp's own have a quarter; a page takes 30 times it
+# Of a run's notebook: mptexp's own have a quarter; a page takes 30 times it.
+MOST_BYTES = 20 * 2**20
 
 
 def build(

@@ -62,7 +62,7 @@ class Entry:
         measured: when its last run ended, for readers; ended_at: the same for sorting.
         figure: text alternative of the headline figure, empty where there is none.
         files: data files beside the report.
-        findings: what the sweep says of each of `claims.CLAIMS`; empty where it may say nothing.
+        findings: what the sweep says of each of `CLAIMS`; empty where it may say nothing.
         ratios: the speedups that it claims.
     """
 

@@ -49,6 +49,15 @@ def test_inference_is_named_and_compared_apart_from_training():
     assert set(rows["Run by"]) == {"Keras", "a plain loop"}
 
 
+def test_an_inference_of_which_a_run_failed_is_said_to():
+    # The bug: no report at all, as nothing was learned that could be compared.
+    first, *keras = trained_by("keras", 0.2, phase="inference")
+    kept = {name: first[name] for name in ("schema", "run_id", "parameters")}
+    failed = kept | {"status": "failed", "error": "no room"}
+    answer = question.of(tables_of([failed, *keras], trained_by("native", 0.1, phase="inference")))
+    assert answer.title.endswith("; some runs of Keras failed")
+
+
 def test_the_cost_of_keras_at_each_batch_size_is_named():
     sides = [
         made
