@@ -25,7 +25,7 @@ from mptexp.spec.run import Run
 from mptexp.traces.xla_names import LAYER, plain
 from mptexp.training import capability, costs, environment, onednn, quantized_layers
 from mptexp.training.backends import backend
-from mptexp.training.backends.shared_verbs import Node
+from mptexp.training.backends.shared_verbs import Node, Products
 from mptexp.training.capability import Unsupported
 from mptexp.training.numerics import gradients, probe
 
@@ -64,9 +64,7 @@ XLA_TYPES = {  # the widest first
 FLOAT8_GEMM = "__cublas$lt$matmul$f8"  # what XLA calls of cuBLAS for a product in float8
 
 
-def products(
-    run: Run, model: keras.Model, layers: Sequence[keras.Layer] | None = None
-) -> list[tuple[str, float]]:
+def products(run: Run, model: keras.Model, layers: Sequence[keras.Layer] | None = None) -> Products:
     """Type and FLOPs of every product of a step of a compiled model; see Backend.products.
 
     Those of quantized layers have the type that the policy promises, which no trace shows: Keras
@@ -193,7 +191,7 @@ def native_products(program: str) -> int:
     return program.count(FLOAT8_GEMM) + fused
 
 
-def of_step(run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]) -> dict[str, Any]:
+def of_step(run: Run, model: keras.Model, traced: Products) -> dict[str, Any]:
     """What a step of a compiled model computes in; changes neither weights nor random streams.
 
     The products are those that were `traced`, such as those of `products`.
@@ -255,9 +253,7 @@ def by_reference(run: Run, model: keras.Model) -> list[str]:
     ]
 
 
-def _of_users_own(
-    run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]
-) -> dict[str, Any]:
+def _of_users_own(run: Run, model: keras.Model, traced: Products) -> dict[str, Any]:
     """What a user's function made, which may be something else each time that it is called."""
     if ":" not in run.model:
         return {}

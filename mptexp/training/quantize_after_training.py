@@ -19,6 +19,7 @@ from mptexp.training import (
     quantized_layers,
     validated_examples,
 )
+from mptexp.training.backends.shared_verbs import Products
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.frontends.fit import KerasFit, StopWhenNotFinite
@@ -36,7 +37,7 @@ CALIBRATION = {
 
 def quantized_after_training(
     run: Run, model: keras.Model, images: Images
-) -> tuple[dict[str, Any], list[tuple[str, float]] | None]:
+) -> tuple[dict[str, Any], Products | None]:
     """Trains, validates, quantizes and validates again; nothing under a policy of floats.
 
     Returns:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from mptexp.spec.run import Run
-from mptexp.training.backends.shared_verbs import Node
+from mptexp.training.backends.shared_verbs import Batch, Forward, Node, Products
 
 if TYPE_CHECKING:
     import keras
@@ -140,9 +140,7 @@ class Backend(Protocol):
     def set_seed(self, seed: int) -> None:
         """Seeds Python, numpy and the backend, without importing another framework."""
 
-    def products(
-        self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-    ) -> list[tuple[str, float]]:
+    def products(self, model: "keras.Model", batch: Batch, training: bool) -> Products:
         """Type and FLOPs of every matrix product and convolution of a pass, from its program.
 
         The program is traced, not executed, and nothing is built or changed. Without the optimizer,
@@ -156,9 +154,7 @@ class Backend(Protocol):
             training: forward, loss and gradients; else the forward pass of an inference.
         """
 
-    def compiled_program(
-        self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-    ) -> str:
+    def compiled_program(self, model: "keras.Model", batch: Batch, training: bool) -> str:
         """The program of a pass as XLA has compiled it, as text; empty where XLA compiles none.
 
         Nothing is executed or changed; compiling takes as long as for a step. The arguments are
@@ -169,7 +165,7 @@ class Backend(Protocol):
 
     def differentiated(
         self,
-        forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any],
+        forward: Forward,
         trained: list[Any],
     ) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
         """The loss, what every layer gave, and the gradients of both outputs and weights.
@@ -192,15 +188,13 @@ class Backend(Protocol):
         with_inputs: bool,
         jit: bool,
     ) -> tuple[Any, ...]:
-        """A function that runs a layer forward and backward, and its arguments.
+        """A function that runs a built layer forward and backward, and its arguments.
 
         It gives the output too: of a linear layer no gradient needs it, and it would be left out.
 
         Args:
-            layer: built.
-            call: calls it with inputs.
-            inputs: what it is called with.
-            with_inputs: whether their gradients are computed too.
+            call: calls the layer with the inputs.
+            with_inputs: whether the gradients of the inputs are computed too.
             jit: whether XLA compiles it.
         """
 
@@ -212,7 +206,7 @@ class Backend(Protocol):
     def stop_trace(self) -> None:
         """Stops the profiler, which then writes its trace into the folder."""
 
-    def graph(self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[Node]:
+    def graph(self, model: "keras.Model", batch: Batch) -> list[Node]:
         """The operations of a training step, before the optimizer.
 
         A trace names an operation, and neither what it takes nor its type. Nothing is executed or

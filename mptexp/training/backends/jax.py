@@ -17,9 +17,11 @@ from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import capability
 from mptexp.training.backends import shared_verbs
-from mptexp.training.backends.shared_verbs import Node
+from mptexp.training.backends.shared_verbs import Batch, Forward, Products
 from mptexp.training.backends.shared_verbs import batches as batches
 from mptexp.training.backends.shared_verbs import dynamic_loss_scale as dynamic_loss_scale
+from mptexp.training.backends.shared_verbs import event_seconds as event_seconds
+from mptexp.training.backends.shared_verbs import graph as graph
 from mptexp.training.backends.shared_verbs import own as own
 from mptexp.training.backends.shared_verbs import placeholders as placeholders
 from mptexp.training.backends.shared_verbs import set_seed as set_seed
@@ -191,11 +193,6 @@ def wait(result: Any) -> None:
     jax.block_until_ready(result)
 
 
-def event_seconds(function: Callable[[], Any]) -> float | None:
-    """It gives no events of the device to a program."""
-    return None
-
-
 def peak_memory_bytes() -> int | None:
     """Of the allocator of each device; None where none of them keeps statistics."""
     stats = [device.memory_stats() or {} for device in jax.devices()]
@@ -208,16 +205,12 @@ def sync_variables(model: "keras.Model") -> None:
         model.jax_state_sync()
 
 
-def products(
-    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-) -> list[tuple[str, float]]:
+def products(model: "keras.Model", batch: Batch, training: bool) -> Products:
     """From the jaxpr of the pass, without what is computed for nothing."""
     return traced_products(_pass(model, training), *_state(model), *batch)
 
 
-def compiled_program(
-    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-) -> str:
+def compiled_program(model: "keras.Model", batch: Batch, training: bool) -> str:
     """XLA compiles every step."""
     lowered = jax.jit(_pass(model, training)).lower(*_state(model), *batch)
     return str(lowered.compile().as_text())
@@ -242,7 +235,7 @@ def _pass(model: "keras.Model", training: bool) -> Callable[..., Any]:
     return jax.grad(loss) if training else forward
 
 
-def traced_products(passes: Callable[..., Any], *values: Any) -> list[tuple[str, float]]:
+def traced_products(passes: Callable[..., Any], *values: Any) -> Products:
     """Type and FLOPs of the products that the results of a function of these values depend on."""
     from jax.interpreters import partial_eval
 
@@ -289,7 +282,7 @@ FLOPS = {"dot_general": _dot_flops, "conv_general_dilated": _conv_flops}
 
 
 def differentiated(
-    forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
+    forward: Forward, trained: list[Any]
 ) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
     """The gradient of what a layer gives is that of a zero that is added to it."""
     names: list[str] = []
@@ -353,11 +346,6 @@ def start_trace(folder: Path) -> None:
 def stop_trace() -> None:
     """Writes plugins/profile/*/*.xplane.pb."""
     jax.profiler.stop_trace()
-
-
-def graph(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[Node]:
-    """Empty: XLA's names tell."""
-    return []
 
 
 def step_marker(step: int) -> AbstractContextManager[Any]:

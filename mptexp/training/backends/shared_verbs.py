@@ -5,7 +5,7 @@ All of them are for one device, or for a step that is one program over all devic
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 else:  # imported at first use
     keras = imports.Lazy("keras")
 
+Batch = tuple[np.ndarray, np.ndarray]  # images and labels as `fit` takes them
+Products = list[tuple[str, float]]  # type and FLOPs of each
+Tap = Callable[[str, Any], Any]  # (name of a layer, a tensor that it gives) -> what goes on
+Forward = Callable[[Sequence[Any], Tap], Any]  # (weights, tap) -> loss
 AHEAD = 2  # batches that are read before the step that needs them
 
 
@@ -39,6 +43,21 @@ def set_seed(seed: int) -> None:
     """
     with imports.without("tensorflow"):
         keras.utils.set_random_seed(seed)
+
+
+def holds_new() -> bool:
+    """It waits for all."""
+    return True
+
+
+def event_seconds(function: Callable[[], Any]) -> float | None:
+    """It gives no events of the device to a program."""
+    return None
+
+
+def graph(model: "keras.Model", batch: Batch) -> list[Node]:
+    """Empty: the names of what a trace holds tell."""
+    return []
 
 
 def sync_variables(model: "keras.Model") -> None:

@@ -15,6 +15,9 @@ from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import capability
 from mptexp.training.backends import shared_verbs
+from mptexp.training.backends.shared_verbs import Batch, Forward, Node, Products
+from mptexp.training.backends.shared_verbs import event_seconds as event_seconds
+from mptexp.training.backends.shared_verbs import holds_new as holds_new
 from mptexp.training.backends.shared_verbs import sync_variables as sync_variables
 
 if TYPE_CHECKING:
@@ -189,11 +192,6 @@ def fused_batch_norm(
     return y, mean, variance
 
 
-def holds_new() -> bool:
-    """It waits for all."""
-    return True
-
-
 def synchronize(model: "keras.Model | None") -> None:
     """Waits for all devices, whatever the model."""
     tf.test.experimental.sync_devices()
@@ -202,11 +200,6 @@ def synchronize(model: "keras.Model | None") -> None:
 def wait(result: Any) -> None:
     """Waits for all devices, whatever the result."""
     synchronize(None)
-
-
-def event_seconds(function: Callable[[], Any]) -> float | None:
-    """It gives no events of the device to a program."""
-    return None
 
 
 def peak_memory_bytes() -> int | None:
@@ -221,17 +214,13 @@ def set_seed(seed: int) -> None:
     keras.utils.set_random_seed(seed)
 
 
-def products(
-    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-) -> list[tuple[str, float]]:
+def products(model: "keras.Model", batch: Batch, training: bool) -> Products:
     """From the graph of the pass, of one replica where several share a batch."""
     function = tf.function(_pass(model, training), autograph=False)
     return [*_products(function.get_concrete_function(*_specs(batch)).graph, len(batch[0]))]
 
 
-def compiled_program(
-    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-) -> str:
+def compiled_program(model: "keras.Model", batch: Batch, training: bool) -> str:
     """Of what XLA is asked to compile."""
     if not model.jit_compile:
         return ""
@@ -239,7 +228,7 @@ def compiled_program(
     return str(function.experimental_get_compiler_ir(*_specs(batch))(stage="optimized_hlo"))
 
 
-def _specs(batch: tuple[np.ndarray, np.ndarray]) -> list[Any]:
+def _specs(batch: Batch) -> list[Any]:
     return [tf.TensorSpec(part.shape, part.dtype) for part in batch]
 
 
@@ -346,7 +335,7 @@ def _summed(equation: str, shapes: list[list[int]]) -> int:
 
 
 def differentiated(
-    forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
+    forward: Forward, trained: list[Any]
 ) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
     """By a tape, which differentiates by outputs as it does by weights."""
     outputs: list[tuple[str, Any]] = []
@@ -399,12 +388,12 @@ def stop_trace() -> None:
     tf.profiler.experimental.stop()
 
 
-def graph(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[shared_verbs.Node]:
+def graph(model: "keras.Model", batch: Batch) -> list[Node]:
     """The graph of the pass."""
     function = tf.function(_pass(model, training=True), autograph=False)
     traced = function.get_concrete_function(*_specs(batch)).graph
     return [
-        shared_verbs.Node(
+        Node(
             op.name,
             op.type,
             op.outputs[0].dtype.name if op.outputs else "",

@@ -14,10 +14,12 @@ from mptexp.spec.run import Run
 from mptexp.traces import kineto, launching_layers
 from mptexp.training import capability
 from mptexp.training.backends import shared_verbs
-from mptexp.training.backends.shared_verbs import Node
+from mptexp.training.backends.shared_verbs import Batch, Forward, Products
 from mptexp.training.backends.shared_verbs import batches as batches
 from mptexp.training.backends.shared_verbs import constant as constant
 from mptexp.training.backends.shared_verbs import dynamic_loss_scale as dynamic_loss_scale
+from mptexp.training.backends.shared_verbs import graph as graph
+from mptexp.training.backends.shared_verbs import holds_new as holds_new
 from mptexp.training.backends.shared_verbs import own as own
 from mptexp.training.backends.shared_verbs import placeholders as placeholders
 from mptexp.training.backends.shared_verbs import set_seed as set_seed
@@ -193,11 +195,6 @@ def fused_batch_norm(
     return y if channels_first else y.movedim(1, -1), mean, variance
 
 
-def holds_new() -> bool:
-    """It waits for all."""
-    return True
-
-
 def synchronize(model: "keras.Model | None") -> None:
     """Waits for the GPU; a CPU computes while it is called."""
     if torch.cuda.is_available():
@@ -227,9 +224,7 @@ def peak_memory_bytes() -> int | None:
     return int(torch.cuda.max_memory_allocated())
 
 
-def products(
-    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-) -> list[tuple[str, float]]:
+def products(model: "keras.Model", batch: Batch, training: bool) -> Products:
     """From a pass that is executed, since there is no graph; what it changes is put back."""
     before = [(v, v.value.detach().clone()) for v in model.variables]
     x, y = batch
@@ -247,20 +242,18 @@ def products(
     return counted
 
 
-def compiled_program(
-    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
-) -> str:
+def compiled_program(model: "keras.Model", batch: Batch, training: bool) -> str:
     """No step is a program of XLA's."""
     return ""
 
 
 @contextmanager
-def counted_products() -> Iterator[list[tuple[str, float]]]:
+def counted_products() -> Iterator[Products]:
     """Type and FLOPs of the products that are executed within, in a list that is filled then."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    counted: list[tuple[str, float]] = []
+    counted: Products = []
 
     class Count(TorchDispatchMode):
         """PyTorch's own count of an operation's FLOPs, and the type of its operands."""
@@ -283,7 +276,7 @@ def counted_products() -> Iterator[list[tuple[str, float]]]:
 
 
 def differentiated(
-    forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
+    forward: Forward, trained: list[Any]
 ) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
     """By autograd, which knows nothing of tensors that no weight comes before."""
     outputs: list[tuple[str, Any]] = []
@@ -365,11 +358,6 @@ def _ranges(owner: Any, method: str, name: Callable[[Any], str]) -> Iterator[Non
 def stop_trace() -> None:
     """Writes the trace, and takes the ranges back."""
     _tracing.close()
-
-
-def graph(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[Node]:
-    """Empty: autograd sums within the operations of layers, and a kernel's name tells its type."""
-    return []
 
 
 def step_marker(step: int) -> AbstractContextManager[Any]:

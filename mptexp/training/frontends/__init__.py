@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mptexp.spec.run import Run
+from mptexp.training.backends.shared_verbs import Products
 from mptexp.training.data.datasets import Images
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Trainer(Protocol):
     def settings(self) -> dict[str, Any]:
         """What it sets itself of `effective_settings`' keys; nothing where Keras does."""
 
-    def products(self) -> list[tuple[str, float]]:
+    def products(self) -> Products:
         """Type and FLOPs of every product of a step, from its program; see Backend.products.
 
         A step is one of the run's phase: of an inference it is a forward pass.

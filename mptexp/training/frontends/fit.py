@@ -11,6 +11,7 @@ import numpy as np
 from mptexp.spec.run import Run
 from mptexp.training import effective_arithmetic, task_models
 from mptexp.training.backends import backend
+from mptexp.training.backends.shared_verbs import Products
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.frontends import Scale
@@ -33,7 +34,7 @@ class KerasFit:
     def settings(self) -> dict[str, Any]:
         return {}
 
-    def products(self) -> list[tuple[str, float]]:
+    def products(self) -> Products:
         return effective_arithmetic.products(self.run, self.model)
 
     def scale(self, model: keras.Model) -> Scale | None:

@@ -17,6 +17,7 @@ import numpy as np
 from mptexp.spec import tasks
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
+from mptexp.training.backends.shared_verbs import Products
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.frontends import Scale
@@ -57,7 +58,7 @@ class Native(Protocol):
     def gradients(self, x: Any, y: Any) -> tuple[float, list[np.ndarray]]:
         """Loss and gradients of a batch, in the order and shapes of Keras's trained weights."""
 
-    def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
+    def products(self, x: Any, y: Any) -> Products:
         """Type and FLOPs of the products of a step, from its program, which changes nothing.
 
         Where it does not train, those of the forward pass.
@@ -96,7 +97,7 @@ class NativeLoop:
         scale = self.native.scale()
         return self.native.settings() | {"loss_scale": scale[0] if scale else "none"}
 
-    def products(self) -> list[tuple[str, float]]:
+    def products(self) -> Products:
         return self.native.products(*self._first())
 
     def scale(self, model: keras.Model) -> Scale | None:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from mptexp.training.backends import jax as backend
+from mptexp.training.backends.shared_verbs import Products
 from mptexp.training.frontends import Scale
 from mptexp.training.frontends.loop import Batch, Recipe
 from mptexp.training.frontends.network import Network
@@ -249,7 +250,7 @@ class Trained:
         (_, (loss, *_)), gradients = self._differentiated(self.state, x, y)
         return float(loss), [np.asarray(g / self.state["scale"]) for g in gradients]
 
-    def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
+    def products(self, x: Any, y: Any) -> Products:
         if not self.recipe.trains:
             known = self.state["weights"], self.state["others"]
             return backend.traced_products(self._predicted, *known, x)

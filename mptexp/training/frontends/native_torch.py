@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from mptexp.training.backends import torch as backend
+from mptexp.training.backends.shared_verbs import Products
 from mptexp.training.frontends import Scale
 from mptexp.training.frontends.loop import Batch, Recipe
 from mptexp.training.frontends.network import Network
@@ -351,7 +352,7 @@ class Trained:
         pairs = zip(self.recipe.trained, found, strict=True)
         return float(loss.detach()), [_keras(variable, g / scale) for variable, g in pairs]
 
-    def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
+    def products(self, x: Any, y: Any) -> Products:
         if not self.recipe.trains:
             with backend.counted_products() as counted, torch.no_grad(), self._cast():
                 self.net(x)
