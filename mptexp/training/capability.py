@@ -13,25 +13,10 @@ from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 
 # Flags of /proc/cpuinfo (x86, then Arm) that matter to 16-bit arithmetic and vector width.
 INSTRUCTION_SETS = [
-    "sse4_2",
-    "avx",
-    "avx2",
-    "fma",
-    "f16c",
-    "avx512f",
-    "avx512_bf16",
-    "avx512_fp16",
-    "avx512_vnni",
-    "amx_tile",
-    "amx_bf16",
-    "amx_fp16",
-    "asimd",
-    "fphp",
-    "asimdhp",
-    "bf16",
-    "sve",
-    "i8mm",
-]
+    "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni",
+    "amx_tile", "amx_bf16", "amx_fp16",
+    "asimd", "fphp", "asimdhp", "bf16", "sve", "i8mm",
+]  # fmt: skip
 # The types below float32 in which a policy's layers compute, such as float16.
 NARROW = list(dict.fromkeys(r.compute_dtype for r in POLICY_ROWS.values() if r.tf32 is None))
 
