@@ -51,14 +51,14 @@ def source(dataset: str, validation_split: float) -> Source:
     else:
         lists = _split(lists["train"], classes, validation_split, dataset)
     lists["train"] = _mixed(lists["train"])
-    counts = {part: len(paths) for part, (paths, _) in lists.items()}
-    names = _names(root, (path for paths, _ in lists.values() for path in paths))
+    counts = {part: len(listing) for part, listing in lists.items()}
+    names = _names(root, (path for listing in lists.values() for path, _ in listing))
     with _unchanged(dataset):
         states = {path: _state(path) for path in names}
         content, unread = _content(root, names, states)
 
     def examples(part: str) -> Iterator[Example]:
-        for path, label in zip(*lists[part], strict=True):
+        for path, label in lists[part]:
             name = visible(names[path])  # on disk it may be any bytes
             with _unchanged(dataset):
                 data, state = _bytes(path), _state(path)
@@ -121,7 +121,7 @@ def path_of(dataset: str) -> Path:
     return folder
 
 
-Listing = tuple[list[str], list[int]]
+Listing = list[tuple[str, int]]  # path, label
 
 
 def _parts(root: Path, dataset: str) -> tuple[Path, Path | None]:
@@ -181,14 +181,12 @@ def _class_folders(part: Path, dataset: str) -> dict[str, list[str]]:
 
 
 def _listing(by_label: Iterable[list[str]]) -> Listing:
-    pairs = [(path, label) for label, paths in enumerate(by_label) for path in paths]
-    return [path for path, _ in pairs], [label for _, label in pairs]
+    return [(path, label) for label, paths in enumerate(by_label) for path in paths]
 
 
 def _mixed(files: Listing) -> Listing:
     """A fixed permutation: an input mode may keep an order, and class by class teaches nothing."""
-    places = np.random.default_rng(0).permutation(len(files[0]))
-    return [files[0][i] for i in places], [files[1][i] for i in places]
+    return [files[i] for i in np.random.default_rng(0).permutation(len(files))]
 
 
 def _validation(part: Path, classes: Sequence[str], dataset: str) -> Listing:
@@ -237,11 +235,8 @@ def _notes(
 def _split(
     files: Listing, classes: Sequence[str], share: float, dataset: str
 ) -> dict[str, Listing]:
-    train, val = stratified(files[1], share, classes, dataset)
-    return {
-        part: ([files[0][i] for i in chosen], [files[1][i] for i in chosen])
-        for part, chosen in (("train", train), ("val", val))
-    }
+    train, val = stratified([label for _, label in files], share, classes, dataset)
+    return {"train": [files[i] for i in train], "val": [files[i] for i in val]}
 
 
 @contextlib.contextmanager
