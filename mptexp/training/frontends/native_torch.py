@@ -42,48 +42,36 @@ class Same(nn.Module):
         return functional.pad(x, edges, value=self.value) if any(edges) else x
 
 
-class Add(nn.Module):
-    """The sum of its inputs."""
+class Function(nn.Module):
+    """A layer that has no weights."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return sum(inputs[1:], inputs[0])
+        return self.function(*inputs)
 
 
-class Flat(nn.Module):
-    """Flattens images channels last, as Keras orders the inputs of the layer that follows."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1)
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    """Images as Keras orders them for the layer that follows."""
+    return x.permute(0, 2, 3, 1) if x.dim() == 4 else x
 
 
-class Mean(nn.Module):
-    """The mean over height and width."""
+def _shaped(layer: Any) -> nn.Module:
+    shape = tuple(layer.target_shape)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean((2, 3))
-
-
-class Scaled(nn.Module):
-    """Integers as float32, scaled; autocast casts them where it needs to."""
-
-    def __init__(self, scale: float, offset: float) -> None:
-        super().__init__()
-        self.scale, self.offset = scale, offset
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.float() * self.scale + self.offset
-
-
-class Shaped(nn.Module):
-    """Gives each example a shape; images channels last, as Keras orders them."""
-
-    def __init__(self, shape: Any) -> None:
-        super().__init__()
-        self.shape = tuple(shape)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).reshape(len(x), *self.shape)
+    def shaped(x: torch.Tensor) -> torch.Tensor:
+        x = _channels_last(x).reshape(len(x), *shape)
         return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
+
+    return Function(shaped)
+
+
+def _rescaled(layer: Any) -> nn.Module:
+    """Integers as float32; autocast casts them where it needs to."""
+    scale, offset = layer.scale, layer.offset
+    return Function(lambda x: x.float() * scale + offset)
 
 
 class Vocabulary(nn.Module):
@@ -116,13 +104,6 @@ class ClassToken(Positions):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.weight.expand(len(x), -1, -1), x], 1)
-
-
-class ClassPlace(nn.Module):
-    """What stands in the place of the class token."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x[:, 0]
 
 
 class Attention(nn.Module):
@@ -185,24 +166,24 @@ def _zero_pad(layer: Any) -> nn.Module:
 
 
 ROWS: dict[str, Callable[[Any], nn.Module]] = {
-    "Rescaling": lambda layer: Scaled(layer.scale, layer.offset),
+    "Rescaling": _rescaled,
     "Conv2D": _conv,
     "Dense": _dense,
     "BatchNormalization": _batch_norm,
     "Activation": _activated,
     "ReLU": lambda layer: nn.ReLU(),
     "MaxPooling2D": _max_pool,
-    "GlobalAveragePooling2D": lambda layer: Mean(),
+    "GlobalAveragePooling2D": lambda layer: Function(lambda x: x.mean((2, 3))),
     "ZeroPadding2D": _zero_pad,
     "Dropout": lambda layer: nn.Dropout(layer.rate),
-    "Flatten": lambda layer: Flat(),
-    "Add": lambda layer: Add(),
+    "Flatten": lambda layer: Function(lambda x: _channels_last(x).flatten(1)),
+    "Add": lambda layer: Function(lambda *inputs: sum(inputs[1:], inputs[0])),
     "LayerNormalization": _layer_norm,
-    "Reshape": lambda layer: Shaped(layer.target_shape),
+    "Reshape": _shaped,
     "Vocabulary": lambda layer: Vocabulary(*layer.embeddings.shape, layer.tie_weights),
     "Positions": lambda layer: Positions(*layer.positions.shape),
     "ClassToken": lambda layer: ClassToken(*layer.token.shape),
-    "ClassPlace": lambda layer: ClassPlace(),
+    "ClassPlace": lambda layer: Function(lambda x: x[:, 0]),
     "Attention": lambda layer: Attention(layer.heads, layer.causal),
     "Gelu": lambda layer: nn.GELU("tanh" if layer.approximate else "none"),
     "Passed": lambda layer: nn.Identity(),
