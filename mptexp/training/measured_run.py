@@ -45,13 +45,9 @@ def build(run: Run, images: Images) -> keras.Model:
 
 
 def execute(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> Outcome:
-    """Trains or infers, as the run's phase says, and gathers what was measured.
+    """Trains or infers with what `build` gave, as the run's phase says; gathers what was measured.
 
-    Args:
-        run: what is asked.
-        model: what `build` gave.
-        images: the dataset.
-        device: what precision.use gave.
+    The device is what precision.use gave.
 
     Raises:
         SettingNotApplied: before anything is timed, where a setting is not effective.
@@ -62,15 +58,12 @@ def execute(run: Run, model: keras.Model, images: Images, device: dict[str, Any]
     before = sensors.peak_memory_bytes(device["kind"]) if _executed else None
     _executed.append(run)
     outcome = PHASES[run.phase](run, model, images, device)
-    return replace(outcome, peak_memory_bytes=_raised(before, outcome.peak_memory_bytes))
+    peak = outcome.peak_memory_bytes
+    raised = before is None or peak is None or peak > before
+    return replace(outcome, peak_memory_bytes=peak if raised else None)
 
 
 _executed: list[Run] = []  # in this process
-
-
-def _raised(before: int | None, peak: int | None) -> int | None:
-    """The peak where it lies above an earlier one; else it is not known."""
-    return peak if before is None or peak is None or peak > before else None
 
 
 # --- training -----------------------------------------------------------------------------------

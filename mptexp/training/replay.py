@@ -45,9 +45,7 @@ def first_not_finite(
     """Where a training that diverged did so: it is made again, step by step.
 
     Args:
-        run: what was trained.
-        images: what it was trained on.
-        steps: how many it had.
+        steps: how many the training had.
         compiled: makes and compiles the model anew.
 
     Returns:
@@ -57,15 +55,10 @@ def first_not_finite(
     if run.replicas > 1 or run.input_mode == "keydana" or run.frontend != "keras":
         return {"sentence": ELSEWHERE}
     try:
-        first = _again(run, images, steps, compiled)
+        model = compiled(run.model_copy(update={"steps_per_execution": 1}))
+        order = batches.order(images, run)[:steps]
+        again = (batch(run, images, chosen) for chosen in order)
+        first = divergence.first_not_finite(model, again)
     except Exception as error:
         return {"sentence": NOT_KNOWN.format(type(error).__name__)}
     return {"sentence": divergence.sentence(first), **(first or {})}
-
-
-def _again(
-    run: Run, images: Images, steps: int, compiled: Callable[[Run], keras.Model]
-) -> dict[str, Any] | None:
-    model = compiled(run.model_copy(update={"steps_per_execution": 1}))
-    order = batches.order(images, run)[:steps]
-    return divergence.first_not_finite(model, (batch(run, images, chosen) for chosen in order))

@@ -51,22 +51,15 @@ NOTE = (
 )
 
 
-def _default(method: Callable[..., None]) -> Callable[..., None]:
-    """Marks a hook that does nothing: Keras then fetches no logs of a step, which would wait."""
-    method._is_default = True  # type: ignore[attr-defined]
-    return method
-
-
 def _refuse_unknown(name: str, value: str | None, allowed: Sequence[str]) -> None:
     if value is not None and value not in allowed:
         raise ParamsError(f"{name} {value!r}: unknown; allowed: {', '.join(allowed)}")
 
 
 def _refuse_arguments(synchronize: Callable[..., Any]) -> None:
-    """Refuses what needs arguments, as `jax.block_until_ready` itself does: it is called without.
+    """Raises ParamsError for what needs arguments, as `jax.block_until_ready` itself does.
 
-    Raises:
-        ParamsError: then; what tells nothing of its arguments, such as a method of JAX, passes.
+    It is called without. What tells nothing of its arguments, such as a method of JAX, passes.
     """
     try:
         signature = inspect.signature(synchronize)
@@ -283,11 +276,7 @@ class StepTimer:
         return not loop or backend(self.backend).holds_new()
 
     def _refuse_unwaited(self) -> None:
-        """Refuses a loop of which launches would be timed.
-
-        Raises:
-            ParamsError: then.
-        """
+        """Raises ParamsError for a loop of which launches would be timed."""
         row = BACKEND_ROWS.get(self.backend)
         if row and not row.waits_for_all and self._synchronize is None and self.model is None:
             raise ParamsError(
@@ -467,22 +456,14 @@ class StepTimer:
         """Keras's hook: the sensors are read no more."""
         self._end()
 
-    @_default
-    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Nothing to do."""
+    def on_batch_begin(self, *_: Any, **logs: Any) -> None:
+        """Keras's other hooks: nothing to do."""
 
+    # So marked, Keras fetches no logs of a step for them, which would wait.
+    on_batch_begin._is_default = True  # type: ignore[attr-defined]
     on_batch_end = on_train_batch_end = on_test_batch_begin = on_test_batch_end = on_batch_begin
     on_predict_batch_begin = on_predict_batch_end = on_batch_begin
-
-    @_default
-    def on_test_end(self, logs: Any = None) -> None:
-        """Nothing to do."""
-
-    on_predict_begin = on_predict_end = on_test_end
-
-    @_default
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Nothing to do."""
+    on_epoch_begin = on_test_end = on_predict_begin = on_predict_end = on_batch_begin
 
     # --- what was measured ------------------------------------------------------------------------
 
@@ -582,10 +563,9 @@ class StepTimer:
         return place.record(run_id)
 
     def _refuse_changed(self) -> None:
-        """Refuses a model that was changed since its steps were timed: a record is of now.
+        """Raises ParamsError for a model that was changed since its steps were timed.
 
-        Raises:
-            ParamsError: then.
+        A record is of now.
         """
         if self.model is not None and self._state and self._state != self._model_state():
             raise ParamsError(
@@ -594,11 +574,7 @@ class StepTimer:
             )
 
     def _refuse_idle(self, card: Mapping[str, Any]) -> None:
-        """Refuses a loop that has put nothing on the GPU that would stand in its record.
-
-        Raises:
-            ParamsError: then.
-        """
+        """Raises ParamsError for a loop that has not used the GPU that would be in its record."""
         if self.model is not None or card["kind"] != "gpu":
             return
         if backend(self.backend).peak_memory_bytes() == 0:

@@ -19,7 +19,7 @@ from mptexp.records import timed_windows
 from mptexp.records.instrument_checks import QUIET, Check, check, not_here
 from mptexp.records.interference import OTHERS_MATTER
 from mptexp.spec.run import Run
-from mptexp.training import precision
+from mptexp.training import backends, precision
 from mptexp.training.measure import sensors
 
 CHAIN_S = 0.1  # a step of a chain: long against what `predict` itself takes, a millisecond or two
@@ -51,8 +51,6 @@ def clock(kind: str) -> Iterator[Check]:
     """The step clock against a chain of products timed alone, and against one twice as long."""
     import keras
     from keras import ops
-
-    from mptexp.training import backends
 
     class Chain(keras.Layer):
         """Multiplies a matrix with itself so many times; one number per image goes on."""
@@ -109,7 +107,6 @@ def clock(kind: str) -> Iterator[Check]:
 
 def _clocked(model: Any) -> float:
     """Seconds of a step of `predict` by the step clock."""
-    from mptexp.training import backends
     from mptexp.training.measure import step_clock
 
     timed = step_clock.StepClock(backends.current().synchronize)
@@ -167,8 +164,6 @@ def _utilization(samples: Sequence[sensors.Sample], kind: str) -> float | None:
 def _multiply() -> None:
     """Keeps a GPU busy."""
     from keras import ops
-
-    from mptexp.training import backends
 
     function = backends.current().compiled(ops.matmul)
     matrix = ops.ones((SIZE["gpu"], SIZE["gpu"]))
