@@ -29,8 +29,10 @@ SUFFIXES = feasible.TEXTS
 MOST_BYTES = 2**30  # of a text: its tokens stay in memory
 BYTES = tuple(str(number) for number in range(256))
 EMBEDDED = Path(__file__).parent
-# Of the search for sequences in a text: an odd number whose powers fill 64 bits; tokens at a time.
+# Of the search for sequences in a text: an odd number whose powers fill 64 bits, and one over it;
+# tokens at a time.
 BASE, ONE, SHIFT, SEARCHED = np.uint64(0x9E3779B97F4A7C15), np.uint64(1), np.uint64(44), 2**20
+INVERSE = np.uint64(pow(int(BASE), -1, 2**64))
 LEAST = 64  # tokens that are searched for in a row
 TOKEN = np.dtype("<u2")  # in the cache: of at most 65,536 tokens
 
@@ -58,15 +60,11 @@ def seen(trained: Windows, held: Windows) -> int:
     """How many sequences stand, token for token, anywhere in a text, at whatever token they begin.
 
     Short ones recur in any text, so that they are searched for several in a row.
-
-    Args:
-        trained: of the text that is searched.
-        held: the sequences that are searched for.
     """
     row = -(-LEAST // held.shape[1])
     n, length = len(held) // row, held.shape[1] * row
     own = np.zeros(n, np.uint64)
-    for column in held.tokens[: n * length].reshape(n, length).T:
+    for column in held.tokens[: n * length].reshape(n, length).T[::-1]:
         own = own * BASE + column + ONE
     wanted = np.unique(own)
     slots = np.zeros(2**20, bool)  # the first bits of those wanted: few others are searched for
@@ -83,18 +81,13 @@ def seen(trained: Windows, held: Windows) -> int:
 def _hashes(tokens: np.ndarray, length: int) -> np.ndarray:
     """Of so many tokens from each one on: a polynomial in BASE, modulo 2^64.
 
-    That of 2 m tokens is formed from those of m. Source: R. M. Karp, M. O. Rabin, Efficient
-    randomized pattern-matching algorithms, 1987.
+    It is a difference of two sums from the beginning on, over the power of its first token. Source:
+    R. M. Karp, M. O. Rabin, Efficient randomized pattern-matching algorithms, 1987.
     """
-    whole, of = np.zeros(len(tokens), np.uint64), 0
-    part, m, power = tokens + ONE, 1, BASE
-    while m <= length:
-        if length & m:
-            n = max(0, len(tokens) - of - m + 1)
-            whole, of = whole[:n] * power + part[of : of + n], of + m
-        part, m = part[:-m] * power + part[m:], 2 * m
-        power = np.uint64(int(power) ** 2 % 2**64)
-    return whole
+    powers = np.full(len(tokens), BASE).cumprod()
+    sums = np.concatenate([np.zeros(1, np.uint64), ((tokens + ONE) * powers).cumsum()])
+    differences = sums[length:] - sums[:-length]
+    return differences * np.full(len(differences), INVERSE).cumprod()
 
 
 def load(run: Run) -> Images:
