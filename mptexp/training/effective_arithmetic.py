@@ -97,7 +97,10 @@ def compiled(run: Run, model: keras.Model) -> dict[str, int]:
 
 
 def graph(run: Run, model: keras.Model) -> list[Node]:
-    """The operations of a training step of a compiled model; see Backend.graph."""
+    """The operations of a training step of a compiled model; see Backend.graph.
+
+    The functions below take them as traced while the names of layers end in LAYER.
+    """
     return backend(run.backend).graph(model, _batch(run, model)) if _trains(run) else []
 
 
@@ -123,7 +126,7 @@ def recomputed(nodes: Iterable[Node]) -> list[str]:
     out.
 
     Args:
-        nodes: traced while the names of layers end in LAYER; an operation after what it takes.
+        nodes: an operation after what it takes.
     """
     after: set[str] = set()
     named: dict[bool, set[str]] = {False: set(), True: set()}
@@ -138,11 +141,7 @@ def recomputed(nodes: Iterable[Node]) -> list[str]:
 
 
 def layers_in_float64(nodes: Iterable[Node]) -> list[str]:
-    """The layers of which most operations on numbers with a fraction give float64.
-
-    Args:
-        nodes: traced while the names of layers end in LAYER.
-    """
+    """The layers of which most operations on numbers with a fraction give float64."""
     return [layer for layer, dtype in _types(nodes).items() if dtype == "float64"]
 
 
@@ -150,9 +149,6 @@ def wide_products(nodes: Iterable[Node], policy: str) -> dict[str, str]:
     """The layers of which most products are in 32 or 64 bits under a 16-bit policy, and in which.
 
     By their own dtype or because they cast within `call`, and however little they multiply.
-
-    Args:
-        nodes: traced while the names of layers end in LAYER.
     """
     if POLICY_ROWS[policy].compute_dtype not in capability.NARROW:
         return {}
@@ -360,11 +356,7 @@ def _refuse_none(run: Run, what: str, dtype: str, shares: Mapping[str, float]) -
 
 
 def refuse_few(policy: Policy, shares: Mapping[str, float]) -> None:
-    """Refuses a quantized policy that reaches less than half of a model's arithmetic.
-
-    Raises:
-        Unsupported: with what share it reaches.
-    """
+    """Raises Unsupported for a quantized policy that reaches less than half of the arithmetic."""
     share = shares.get(policy.promised, 0.0)
     if policy.quantization and share < QUANTIZED_SHARE:
         raise Unsupported(

@@ -109,10 +109,8 @@ def _read_model(run: Run, model: Any, policy: Policy) -> dict[str, Any]:
 def partly(model: Any, policy: Policy, known: Mapping[str, Any]) -> list[str]:
     """How much of the model the policy holds for, where its arithmetic is not known.
 
-    Also that its steps are executed operation by operation, where others are compiled.
-
-    Args:
-        known: as `effective` gives it.
+    Also that its steps are executed operation by operation, where others are compiled. What is
+    known is as `effective` gives it.
     """
     if model is None:
         return []

@@ -35,8 +35,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
     """The identity of a run, as plain JSON types; a digest is 12 hexadecimal digits.
 
     Args:
-        run: its parameters.
-        card: of its environment, see `environment.card`.
+        card: see `environment.card`.
         effective: what was read back, with data, data_order, fed and initial_weights.
     """
     names = ("keras", "numpy", *BACKEND_ROWS[run.backend].packages)

@@ -71,9 +71,7 @@ def glorot_uniform(shape: Sequence[int], scale: float, mode: str, seed: int) -> 
 
     Args:
         shape: of a kernel; its two last axes are inputs and outputs.
-        scale: the initializer's.
-        mode: the initializer's: fan_in, fan_out or fan_avg.
-        seed: the initializer's.
+        mode: fan_in, fan_out or fan_avg.
 
     Returns:
         float32 of that shape, to the last bit TensorFlow's.

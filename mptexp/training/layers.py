@@ -205,7 +205,7 @@ def resident(model: keras.Model, x: np.ndarray, y: np.ndarray) -> keras.Model:
     with `model`.
 
     Args:
-        x: examples, such as images, in the shape and type that the model takes.
+        x: examples in the shape and type that the model takes.
         y: labels, shape (batch,), or for each place of a sequence.
 
     Returns:

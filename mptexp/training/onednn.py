@@ -43,9 +43,8 @@ def limit(run: Run) -> None:
     """Limits the instructions that oneDNN uses; it reads the limit when the framework starts.
 
     That is convolutions and, under TensorFlow, matrix products; what else a framework computes
-    keeps the instructions that it was compiled for.
-
-    Whether oneDNN is what computes, is for `backends.Backend.unsupported` to say.
+    keeps the instructions that it was compiled for. Whether oneDNN is what computes, is for
+    `backends.Backend.unsupported` to say.
 
     Raises:
         Unsupported: where the CPU has no such instructions.
@@ -63,9 +62,6 @@ def isa(backend: str) -> str:
 
     Read from the verbose mode of a child process with this one's environment: neither TensorFlow
     nor PyTorch exports oneDNN's own function, and verbose mode here would log every step.
-
-    Args:
-        backend: its name.
     """
     marker = "info,cpu,isa:"
     log, _ = _log(backend, "float32")

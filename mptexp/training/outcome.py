@@ -17,7 +17,6 @@ class Outcome:
     """What one run gave: its settings, windows, epochs and figures.
 
     Args:
-        run: what was asked.
         effective: the settings that were effective (see effective_settings.effective).
         windows: the windows of steps, in order.
         epochs: one dict per epoch (see StepClock.epochs).
@@ -29,7 +28,6 @@ class Outcome:
             probabilities on the host.
         samples: what the device's sensors gave while the run was measured.
         sensors: summary of the samples of timed steps (see sensors.summary).
-        card: the environment card.
         work: arithmetic and bytes of a step, and the device's measured peaks (see work.of_step).
         profile: where the time of traced steps went (see profiler.captured).
         trace: the trace itself, compressed, where it was not read.

@@ -51,12 +51,7 @@ def _interactive() -> Path:
 
 
 def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
-    """The record of a run; its status is ok, or diverged.
-
-    Args:
-        outcome: what was measured.
-        notebook: its name, which is a part of the run's id.
-    """
+    """The record of a run; its status is ok, or diverged. The notebook is part of the run's id."""
     run = outcome.run.resolved()
     what = identity(run, outcome.card, outcome.effective)
     checks = instrument_checks.known(what)

@@ -48,7 +48,6 @@ def gpt(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     Args:
         run: its sequences are no longer than POSITIONS.
         x: numbers of tokens, shape (batch, time).
-        classes: size of the vocabulary.
 
     Returns:
         Logits of the next token at each place, shape (batch, time, vocabulary).

@@ -24,9 +24,7 @@ def validated(
     """What a model says of each example that it was validated with, as plain JSON types.
 
     Args:
-        run: what was trained.
         predicted: what is kept of the prediction of each example of the data, see tasks.Task.
-        images: the dataset.
 
     Returns:
         images (how many examples), digest (of these, their order and labels), and a value for each

@@ -51,7 +51,6 @@ class Backend(Protocol):
         """Why it cannot do what the run asks on a device of this kind; empty where it can.
 
         Args:
-            run: what is asked.
             kind: cpu or gpu.
             data_format: channels_last or channels_first, as the run resolves it.
         """

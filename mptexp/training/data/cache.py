@@ -104,13 +104,7 @@ def prepare(source: Source, image_size: int, color_mode: str, on_broken: str) ->
     """The prepared images of a source, made now if they are absent or damaged.
 
     It prints what it makes and how large that will be before it makes it, and which images cannot
-    be read.
-
-    Args:
-        source: where the images come from.
-        image_size: height and width.
-        color_mode: rgb or grayscale.
-        on_broken: "skip" leaves out the images that cannot be read, "refuse" raises.
+    be read: `on_broken` "skip" leaves them out, "refuse" raises.
 
     Raises:
         DataError: where there is no room, a class has no readable image, or broken images are

@@ -29,7 +29,6 @@ def decode(data: bytes, color_mode: str, image_size: int | None = None) -> np.nd
     bits and floats from 0 to 1 are converted. Of an animation the first frame is taken.
 
     Args:
-        data: the bytes of the file.
         color_mode: rgb or grayscale.
         image_size: height and width to resize to, bilinear with antialiasing, not keeping the
             proportions; None keeps the image's own size.

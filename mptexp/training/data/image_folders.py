@@ -36,7 +36,6 @@ def source(dataset: str, validation_split: float) -> Source:
     Args:
         dataset: "folder:PATH"; a relative path begins at the working directory, or else at the
             project.
-        validation_split: fraction of 1.
 
     Raises:
         DataError: where there is no such tree, or its parts do not fit together.

@@ -80,11 +80,8 @@ class Native(Protocol):
 class NativeLoop:
     """Trains a backend's `Native`, or predicts with it: see `frontends.Trainer`.
 
-    Args:
-        run: what is asked.
-        model: compiled; its optimizer's settings are those of the loop's.
-        images: the dataset.
-        module: of the backend, with a class `Trained`.
+    The optimizer of the model, which is compiled, has the settings of the loop's. The module is
+    that of the backend, with a class `Trained`.
     """
 
     def __init__(self, run: Run, model: keras.Model, images: Images, module: ModuleType) -> None:
@@ -209,12 +206,7 @@ class Recipe:
     weights: list[keras.Variable]
 
     def rate_at(self, step: Any, xp: ModuleType) -> Any:
-        """The learning rate of the step with this number, from 0.
-
-        Args:
-            step: a number or an array of xp.
-            xp: numpy or jax.numpy, which computes it.
-        """
+        """The learning rate of the step with this number, from 0, by numpy or jax.numpy."""
         if self.decay_steps is None:
             return self.rate
         return self.rate * 0.5 * (1 + xp.cos(xp.pi * xp.minimum(step / self.decay_steps, 1)))

@@ -38,11 +38,7 @@ def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
     """The device's peaks in the type that the run's matrix products compute in.
 
     Keys: dtype (of a quantized policy that in which Keras multiplies); matmul_flops_per_s (of a
-    large matrix product); copy_bytes_per_s (read and written,
-    of an array larger than the caches).
-
-    Args:
-        card: the environment card, which names device and versions.
+    large matrix product); copy_bytes_per_s (read and written, of an array larger than the caches).
     """
     policy, kind = POLICY_ROWS[run.policy], card["kind"]
     return {

@@ -40,10 +40,9 @@ def of_step(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Any
 def with_float64(
     work: Mapping[str, Any], run: Run, card: dict[str, Any], profile: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The same with the device's peak in 64 bits, float64_flops_per_s, where layers compute in it.
+    """What `of_step` gave, with the peak in 64 bits where the profile names layers that compute so.
 
-    Args:
-        work: of `of_step`; profile: the run's, which names such layers.
+    Its key is float64_flops_per_s, among the ceilings.
     """
     wide = [*profile.get("wide_products", {}).values()]
     if not profile.get("float64_layers") and "float64" not in wide:

@@ -40,10 +40,7 @@ class Probe:
     def __call__(self, x: Any, y: Any, scale: float | str = 1.0) -> list[Reduced]:
         """Kind (see KINDS), layer, and what `reduce` makes of the tensor, as numpy arrays.
 
-        Args:
-            x: a batch as `fit` takes it.
-            y: its targets.
-            scale: factor of the loss, or "none".
+        The batch is as `fit` takes it; the scale is a factor of the loss, or "none".
         """
         backends.current().sync_variables(self.model)
         x, y = tree.map_structure(keras.ops.convert_to_tensor, (x, y))
