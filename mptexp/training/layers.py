@@ -79,7 +79,8 @@ def varied(run: Run, model: keras.Model) -> keras.Model:
         ModelError: where the model has no such layer, or none that can be fused.
     """
     named = [name.strip() for name in run.float32_layers.split(",") if name.strip()]
-    known = [leaf.layer.name for leaf in costs.leaves(model)]
+    every = [leaf.layer for leaf in costs.leaves(model)]
+    known = [layer.name for layer in every]
     unknown = [name for name in named if name not in known]
     if unknown:
         raise ModelError(
@@ -89,11 +90,7 @@ def varied(run: Run, model: keras.Model) -> keras.Model:
     if not named and run.normalization == "batch":
         return model
 
-    normalizations = [
-        leaf.layer
-        for leaf in costs.leaves(model)
-        if isinstance(leaf.layer, layers.BatchNormalization)
-    ]
+    normalizations = [x for x in every if isinstance(x, layers.BatchNormalization)]
     if run.normalization == "fused":
         _check_fusible(run, normalizations)
 

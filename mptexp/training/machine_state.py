@@ -94,15 +94,11 @@ def is_virtual(root: Path = Path("/")) -> bool | None:
     return "hypervisor" in flags[0].split() if flags else None
 
 
-def interference(card: Mapping[str, Any], processors: int | None = None) -> list[str]:
-    """What interferes with measurements on the machine of a card, each with its remedy.
-
-    Args:
-        card: see `environment.card`.
-        processors: of the whole machine, of which the process may use a part: its load is theirs.
-    """
+def interference(card: Mapping[str, Any]) -> list[str]:
+    """What interferes with measurements on the machine of a card, each with its remedy."""
     load, cores, swap = card["load"], card["cores"], card["swap_used_bytes"]
-    processors = processors or psutil.cpu_count() or cores
+    # The load is that of the whole machine, of which the process may use a part.
+    processors = psutil.cpu_count() or cores
     quota = card["container_cpus"] or cores
     cases = {
         f"other programs are at work (load {load:.1f} on {processors} processors): timings will be "

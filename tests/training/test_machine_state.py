@@ -26,17 +26,20 @@ def test_a_quiet_machine_is_not_complained_of():
         ({"hypervisor": True}, "a virtual machine"),
     ],
 )
-def test_what_spoils_measurements_is_told(spoilt, words):
-    (told,) = machine_state.interference(QUIET | spoilt, 8)
+def test_what_spoils_measurements_is_told(spoilt, words, monkeypatch):
+    monkeypatch.setattr(machine_state.psutil, "cpu_count", lambda: 8)
+    (told,) = machine_state.interference(QUIET | spoilt)
     assert words in told
 
 
-def test_a_share_of_a_machine_is_not_what_its_load_is_held_against():
+def test_a_share_of_a_machine_is_not_what_its_load_is_held_against(monkeypatch):
+    monkeypatch.setattr(machine_state.psutil, "cpu_count", lambda: 128)
     # The lie: "load 25.0 on 4 cores", of 25 programs on the 124 other cores.
-    assert machine_state.interference(QUIET | {"cores": 4, "load": 25.0}, 128) == []
+    assert machine_state.interference(QUIET | {"cores": 4, "load": 25.0}) == []
+    monkeypatch.setattr(machine_state.psutil, "cpu_count", lambda: 8)
     # The lie: "held up when it has used them", of as much time as its processors have.
     for quota in (8.0, 64.0):
-        assert machine_state.interference(QUIET | {"container_cpus": quota}, 8) == []
+        assert machine_state.interference(QUIET | {"container_cpus": quota}) == []
 
 
 def write(root, **files):

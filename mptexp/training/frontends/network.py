@@ -16,28 +16,12 @@ from mptexp.training import transformers
 from mptexp.training.layers import ModelError, Passed
 
 KINDS = (
-    layers.Rescaling,
-    layers.Conv2D,
-    layers.Dense,
-    layers.BatchNormalization,
-    layers.Activation,
-    layers.ReLU,
-    layers.MaxPooling2D,
-    layers.GlobalAveragePooling2D,
-    layers.ZeroPadding2D,
-    layers.Dropout,
-    layers.Flatten,
-    layers.Add,
-    layers.LayerNormalization,
-    layers.Reshape,
-    transformers.Vocabulary,
-    transformers.Positions,
-    transformers.ClassToken,
-    transformers.ClassPlace,
-    transformers.Attention,
-    transformers.Gelu,
-    Passed,
-)
+    layers.Rescaling, layers.Conv2D, layers.Dense, layers.BatchNormalization, layers.Activation,
+    layers.ReLU, layers.MaxPooling2D, layers.GlobalAveragePooling2D, layers.ZeroPadding2D,
+    layers.Dropout, layers.Flatten, layers.Add, layers.LayerNormalization, layers.Reshape,
+    transformers.Vocabulary, transformers.Positions, transformers.ClassToken,
+    transformers.ClassPlace, transformers.Attention, transformers.Gelu, Passed,
+)  # fmt: skip
 ACTIVATIONS = ("linear", "relu")  # of a layer; the softmax at the end belongs to the loss
 # Of a layer's configuration, values that the rows heed no others of.
 ALLOWED = {
