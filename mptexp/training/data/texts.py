@@ -166,19 +166,15 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
 
 def _read(dataset: str, paths: list[Path]) -> str:
     """All files, one after another, a line's end between them."""
-    total = sum(_size(dataset, path) for path in paths)
+    try:
+        total = sum(path.stat().st_size for path in paths)
+    except OSError as error:  # a link to nothing
+        raise _unread(dataset, Path(error.filename), error) from None
     if total > MOST_BYTES:
         raise DataError(
             f"dataset {dataset}: holds {total:,} bytes; at most {MOST_BYTES:,} are read"
         )
     return "\n".join(_decoded(dataset, path) for path in paths)
-
-
-def _size(dataset: str, path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:  # a link to nothing
-        raise _unread(dataset, path, error) from None
 
 
 def _unread(dataset: str, path: Path, error: OSError) -> DataError:
