@@ -7,7 +7,6 @@ and hits are added up on the device and read once an epoch, as Keras does.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -21,7 +20,7 @@ from mptexp.training.backends.shared_verbs import Products
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.frontends import Scale
-from mptexp.training.frontends.network import Network, network
+from mptexp.training.frontends.network import network
 from mptexp.training.measure.step_clock import StepClock
 
 Batch = tuple[Any, Any]  # images, uint8 of shape (batch, height, width, channels), or sequences of
@@ -87,7 +86,7 @@ class NativeLoop:
     def __init__(self, run: Run, model: keras.Model, images: Images, module: ModuleType) -> None:
         self.run, self.model, self.images = run, model, images
         steps = batches.steps_per_epoch(images, run) * run.epochs
-        self.native: Native = module.Trained(Recipe.of(run, model, steps))
+        self.native: Native = module.Trained(Recipe(run, model, steps))
         self.resident = self._first() if run.input_mode == "resident" else None
 
     def settings(self) -> dict[str, Any]:
@@ -171,70 +170,48 @@ class NativeLoop:
         return self._means(len(self.images.val_y), "val_") if data else {}
 
 
-@dataclass(frozen=True)
 class Recipe:
-    """What a `Native` is made from, all of it read from the compiled Keras model.
+    """What a `Native` is made from, all of it read from the run and the compiled Keras model.
+
+    Args:
+        steps: for how many the model is trained, where it is.
 
     Attributes:
+        run: for its optimizer's settings, jit and the seed of dropout.
         network: the layers in order, see network.py.
         compute_dtype: of the run's policy.
         sequences: whether examples are sequences of tokens, with a label for each place.
-        optimizer: Keras's, of which only the settings are used.
-        rate: the learning rate, at the first step where it decays.
-        decay_steps: after how many steps it has decayed to zero, by half a cosine; None: never.
-        clip_norm: the largest norm that all gradients have together; None: any.
-        dynamic: Keras's optimizer of a dynamic loss scale, for its settings; None without one.
-        jit: on, off or auto.
-        seed: of dropout.
         trains: whether it trains, for which optimizer and loss scale are made, or predicts.
+        decay_steps: after how many steps the learning rate has decayed to zero, by half a cosine;
+            None: never.
+        optimizer: Keras's, of which only the settings are used.
+        dynamic: Keras's optimizer of a dynamic loss scale, for its settings; None without one.
         trained: the variables that are trained, in Keras's order.
         weights: all that are floats, in Keras's order.
+
+    Raises:
+        ModelError: where a native loop has no counterpart of a layer.
     """
 
-    network: Network
-    compute_dtype: str
-    sequences: bool
-    optimizer: keras.Optimizer
-    rate: float
-    decay_steps: int | None
-    clip_norm: float | None
-    dynamic: Any
-    jit: str
-    seed: int
-    trains: bool
-    trained: list[keras.Variable]
-    weights: list[keras.Variable]
+    def __init__(self, run: Run, model: keras.Model, steps: int) -> None:
+        outer = model.optimizer
+        self.run = run
+        self.network = network(run, model)
+        self.compute_dtype = POLICY_ROWS[run.policy].compute_dtype
+        self.sequences = tasks.of(run.dataset) is tasks.TOKENS
+        self.trains = run.phase == "train"
+        self.decay_steps = steps if run.learning_rate_decay == "cosine" else None
+        self.optimizer: keras.Optimizer = getattr(outer, "inner_optimizer", outer)
+        self.dynamic: Any = outer if self.trains and self.optimizer is not outer else None
+        self.trained: list[keras.Variable] = model.trainable_variables
+        self.weights = floats(model)
 
     def rate_at(self, step: Any, xp: ModuleType) -> Any:
         """The learning rate of the step with this number, from 0, by numpy or jax.numpy."""
+        rate = self.run.learning_rate
         if self.decay_steps is None:
-            return self.rate
-        return self.rate * 0.5 * (1 + xp.cos(xp.pi * xp.minimum(step / self.decay_steps, 1)))
-
-    @classmethod
-    def of(cls, run: Run, model: keras.Model, steps: int) -> "Recipe":
-        """The recipe of a compiled model, which is trained for so many steps where it is.
-
-        Raises:
-            ModelError: where a native loop has no counterpart of a layer.
-        """
-        outer, trains = model.optimizer, run.phase == "train"
-        inner = getattr(outer, "inner_optimizer", outer)
-        return cls(
-            network=network(run, model),
-            compute_dtype=POLICY_ROWS[run.policy].compute_dtype,
-            sequences=tasks.of(run.dataset) is tasks.TOKENS,
-            optimizer=inner,
-            rate=run.learning_rate,
-            decay_steps=steps if run.learning_rate_decay == "cosine" else None,
-            clip_norm=run.clip_norm,
-            dynamic=outer if trains and inner is not outer else None,
-            jit=run.jit,
-            seed=run.seed,
-            trains=trains,
-            trained=model.trainable_variables,
-            weights=floats(model),
-        )
+            return rate
+        return rate * 0.5 * (1 + xp.cos(xp.pi * xp.minimum(step / self.decay_steps, 1)))
 
 
 def floats(model: keras.Model) -> list[keras.Variable]:

@@ -211,11 +211,11 @@ class Trained:
             "applied": jnp.int32(0),
             "scale": jnp.float32(scale),
             "since": jnp.int32(0),  # steps since the scale changed
-            "key": jax.random.key(recipe.seed),
+            "key": jax.random.key(recipe.run.seed),
             "loss": jnp.float32(0),
             "hits": jnp.int32(0),
         }
-        self.jit = recipe.jit != "off"
+        self.jit = recipe.run.jit != "off"
         compiled = partial(jax.jit, donate_argnums=0) if self.jit else lambda function: function
         self._step, self._look = compiled(self._stepped), compiled(self._looked)
         self._predict = jax.jit(self._predicted) if self.jit else self._predicted
@@ -318,8 +318,8 @@ class Trained:
 
     def _updated(self, state: State, gradients: list[Any]) -> State:
         recipe, done = self.recipe, state["applied"]
-        if recipe.clip_norm:
-            gradients = _clipped(gradients, recipe.clip_norm)
+        if recipe.run.clip_norm:
+            gradients = _clipped(gradients, recipe.run.clip_norm)
         rate, slots, weights = recipe.rate_at(done, jnp), state["slots"], state["weights"]
         slots, weights = self.update(recipe.optimizer, rate, gradients, slots, weights, done)
         return state | {"slots": slots, "weights": weights, "applied": done + 1}

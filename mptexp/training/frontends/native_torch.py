@@ -221,7 +221,7 @@ class Adam(torch.optim.Adam):
     def __init__(self, weights: Any, recipe: Recipe) -> None:
         keras = recipe.optimizer
         betas = (keras.beta_1, keras.beta_2)
-        super().__init__(weights, recipe.rate, betas, keras.epsilon)
+        super().__init__(weights, recipe.run.learning_rate, betas, keras.epsilon)
         self.recipe, self.applied = recipe, 0
         self.register_step_pre_hook(self._next)  # not called for a step that GradScaler skips
 
@@ -238,7 +238,7 @@ class SGD(torch.optim.SGD):
 
     def __init__(self, weights: Any, recipe: Recipe) -> None:
         keras = recipe.optimizer
-        super().__init__(weights, recipe.rate, keras.momentum, nesterov=keras.nesterov)
+        super().__init__(weights, recipe.run.learning_rate, keras.momentum, nesterov=keras.nesterov)
         self.recipe, self.applied = recipe, 0
         self.register_step_pre_hook(self._next)
 
@@ -265,7 +265,7 @@ class Trained:
             self.places[id(variable)].data.copy_(_ordered(TO_TORCH, variable, variable.value))
         self.net = net.to(self.device, memory_format=torch.channels_last).train(recipe.trains)
         self.trained = [self.places[id(w)] for w in recipe.trained]
-        self.jit = recipe.jit == "on"
+        self.jit = recipe.run.jit == "on"
         self.compiled = torch.compile(self.net) if self.jit else self.net
         if recipe.trains:
             self._begin()
@@ -304,9 +304,9 @@ class Trained:
         losses, classes = self._losses(self.compiled, x, y)
         loss = losses.mean()
         self.scaler.scale(loss).backward()
-        if self.recipe.clip_norm:
+        if self.recipe.run.clip_norm:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.trained, self.recipe.clip_norm)
+            nn.utils.clip_grad_norm_(self.trained, self.recipe.run.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
