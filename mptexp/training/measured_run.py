@@ -179,11 +179,7 @@ def _latency(run: Run, trainer: frontends.Trainer, images: Images, chosen: np.nd
 def _latency_figures(latencies: list[float]) -> dict[str, Any]:
     warmup = timed_windows.warmup_windows([timed_windows.Window(0, 1, s) for s in latencies])
     low, high = np.percentile(latencies[warmup:], (50, 99))
-    return {
-        "latency_p50_s": float(low),
-        "latency_p99_s": float(high),
-        "latency_warmup": warmup,
-    }
+    return {"latency_p50_s": float(low), "latency_p99_s": float(high), "latency_warmup": warmup}
 
 
 PHASES = {"train": fit, "inference": infer}

@@ -139,11 +139,5 @@ def _known(losses: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 
 TASKS = {
     "images": Task(_images, lambda shape, classes: (classes,), _commonest, _classes, _bits),
-    "tokens": Task(
-        _tokens,
-        lambda shape, classes: (*shape, classes),
-        _unigram,
-        _losses,
-        _known,
-    ),
+    "tokens": Task(_tokens, lambda shape, classes: (*shape, classes), _unigram, _losses, _known),
 }

@@ -97,12 +97,7 @@ def load(run: Run) -> Images:
         prepared.labels("val"),
         tuple(prepared.meta["classes"]),
         prepared.meta["content"],
-        (
-            *source.notes,
-            *unread,
-            *_not_validated(prepared),
-            *_dark(prepared.meta["brightest"]),
-        ),
+        (*source.notes, *unread, *_not_validated(prepared), *_dark(prepared.meta["brightest"])),
         source,
         broken,
         prepared.meta["seen"],
