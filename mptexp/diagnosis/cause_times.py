@@ -548,13 +548,23 @@ def _longer_by_peak(case: Case) -> float:
     return max(1.0, slow / fast)
 
 
+def widened(record: Mapping[str, Any]) -> bool:
+    """Whether the program that XLA made for a CPU multiplies in wider types than the policy's.
+
+    A peak in 16 bits then bounds none of its products.
+    """
+    products = (record.get("profile") or {}).get("products") or {}
+    asked = record["work"]["ceilings"]["dtype"]
+    return asked not in BYTES and bool(products) and products.keys() <= BYTES.keys()
+
+
 def _is_no_faster(case: Case) -> bool:
     """Whether the device's measured peak in 16 bits is no higher than the baseline's.
 
     Not where the step's own work in 16 bits is faster: then a peak was measured beside other
-    programs, as one was that is not valid.
+    programs, as one was that is not valid. Nor where a compiler widened all products.
     """
-    if not valid_peak(case.baseline, case.candidate):
+    if not valid_peak(case.baseline, case.candidate) or widened(case.candidate):
         return False
     slow, fast = _peaks(case)
     before, after = case.of("matrix").drop(case.wide.index, errors="ignore").sum()

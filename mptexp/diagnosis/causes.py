@@ -432,22 +432,23 @@ ROWS: tuple[Category, ...] = (
     CutOut(
         name="no faster type",
         label="a device that is no faster in 16 bits",
-        sentence=f"is matrix work, in which this device is no faster in 16 bits {BY_PEAK}",
+        sentence="is matrix work at the rate of 16 bits, which is no higher on this device "
+        + BY_PEAK,
         remedies=(
             Remedy("another device or framework; 16 bits still save memory, for a larger batch"),
         ),
         loss=cause_times.no_faster_type,
-        title="matrix work, no faster in 16 bits here",
+        title="matrix work at the rate of 16 bits, no higher here",
     ),
     CutOut(
         name="slower type",
         label="a device that is slower in 16 bits",
-        sentence=f"is matrix work, which is slower in 16 bits on this device {BY_PEAK}",
+        sentence=f"is matrix work at the rate of 16 bits, which is lower on this device {BY_PEAK}",
         remedies=(
             Remedy("another device or framework: one whose measured peak in 16 bits is higher"),
         ),
         loss=cause_times.slower_type,
-        title="matrix work, slower in 16 bits here",
+        title="matrix work at the rate of 16 bits, lower here",
     ),
     CutOut(
         name="no tensor cores",

@@ -214,14 +214,19 @@ def _two_steps(verdict: Verdict) -> str:
     """Which step the time breakdown divides, and which the causes and the first table have."""
     if not verdict.traced:
         return ""
-    policy, step_s = verdict.pair.candidate.policy, verdict.pair.step_s
-    traced_s = why_tables.seconds_by_cause(verdict)[policy].sum()
-    traced, own = (why_tables.milliseconds(seconds) for seconds in (traced_s, step_s))
+    pair = verdict.pair
+    traced_s = {name: s.sum() for name, s in why_tables.seconds_by_cause(verdict).items()}
+    before_s = pair.baseline_step_s(traced_s[pair.baseline.policy])
+    own_s = {pair.baseline.policy: before_s, pair.candidate.policy: pair.step_s}
+    traced, own = (
+        wording.listed([f"{why_tables.milliseconds(of[name])} with {name}" for name in own_s])
+        for of in (traced_s, own_s)
+    )
     if traced == own:
         return ""
     return (
-        f"This table divides a step of the traced run: {traced} with {policy}. In the sweep's own "
-        f"runs, of which the causes and the first table of the page are, it took {own}."
+        f"This table divides a step of the traced runs: {traced}. In the sweep's own runs, of "
+        f"which the causes and the first table of the page are, it took {own}."
     )
 
 
@@ -250,9 +255,9 @@ BREAKDOWN = Section(
     "Where the time of a step goes",
     "From a trace of steps that follow the timed ones. Every instant belongs to the operations "
     "active at that instant, in equal shares; instants without any are input, host or idle. "
-    "Tracing makes steps longer: on a GPU the waits are scaled to the timed step and kernels keep "
-    "their time; on a CPU the rows add up to the traced step, and the causes above are scaled to "
-    "the timed one.",
+    "Tracing makes steps longer: the rows add up to the step of the same run before its trace; on "
+    "a GPU the waits are scaled to it and kernels keep their time, on a CPU all rows are scaled "
+    "alike, but for a wait for input that was longer then.",
     why_tables.breakdown_rows,
     BROKEN_DOWN,
     _two_steps,
@@ -273,7 +278,7 @@ PEAKS = Section(
     "it is known, the share of the published peak (published.csv). MFU: arithmetic of the model's "
     "step, from its shapes, over that of a large matrix product in the same type; of the matrix "
     "work, over its own time alone (–: no time by layer is known, or it is above that product's "
-    "rate, as of arrays that stay in a cache). Least traffic: "
+    "rate, as of arrays that stay in a cache, or XLA multiplies in a wider type). Least traffic: "
     "inputs, outputs and weights, each once per pass. A dot may lie above its roof: libraries skip "
     "arithmetic on padding, which shapes count, and small arrays stay in a cache, which a large "
     "copy does not. *No valid peak*: a step does more arithmetic than was measured at the peak, as "

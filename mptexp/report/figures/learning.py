@@ -271,8 +271,8 @@ def _box(axis: Axes, place: int, values: pd.Series, colour: str) -> None:
 
 def _caption_boxes(runs: pd.DataFrame, unit: str, what: str) -> str:
     opening = (
-        f"Dots are runs of policies with {REPEATS} or more at a point, boxes hold the middle half of "
-        "them, with the median."
+        f"Dots are runs of policies with {REPEATS} or more at a point, boxes hold the middle half "
+        "of them, with the median."
     )
     valid = validity.sound(runs, what)
     if valid.empty:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import published
 from mptexp.analysis.contrast import Contrast
-from mptexp.diagnosis import breakdown, kernel_arithmetic, roofline
+from mptexp.diagnosis import breakdown, cause_times, kernel_arithmetic, roofline
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.cause_times import Loss
 from mptexp.diagnosis.causes import BREAKDOWN
@@ -280,6 +280,7 @@ def _peak_row(record: Record, valid: bool) -> dict[str, str]:
     work, step_s = record["work"], record["timing"]["step_s"]
     flops, moved, ceilings = work["flops_per_step"], work["bytes_per_step"], work["ceilings"]
     slowdown = record["profile"].get("slowdown")  # none where the trace was not read
+    of_type = valid and not cause_times.widened(record)
     run = Run.model_construct(**record["parameters"])
     device = record["environment"]["device"]
     peak, bandwidth = ceilings["matmul_flops_per_s"], ceilings["copy_bytes_per_s"]
@@ -291,8 +292,8 @@ def _peak_row(record: Record, valid: bool) -> dict[str, str]:
         "Batch size": str(run.batch_size),
         "Peak of a matrix product": matrix if valid else NO_PEAK,
         "Achieved": wording.teraflops(flops / step_s) if flops else "–",
-        "MFU": percent(flops / step_s / peak) if flops and valid else "–",
-        "MFU of the matrix work": _of_matrix(record, peak) if valid else "–",
+        "MFU": percent(flops / step_s / peak) if flops and of_type else "–",
+        "MFU of the matrix work": _of_matrix(record, peak) if of_type else "–",
         "Peak of a copy": copy if valid else NO_PEAK,
         "Least traffic": wording.gigabytes(moved / step_s) if moved else "–",
         "Tracing slowed the step": f"{wording.factor(slowdown)}×" if slowdown else "–",

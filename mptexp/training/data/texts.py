@@ -144,7 +144,7 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
     if not dataset.startswith("text:"):
         return [EMBEDDED / f"{dataset}.txt"], ()
     given = Path(os.path.expanduser(dataset_paths.path(dataset)))
-    root = next((p for p in dataset_paths.candidates(dataset) if p.exists()), None)
+    root = next((p for p in dataset_paths.candidates(dataset) if os.path.exists(p)), None)
     if root is None:
         raise DataError(f"dataset {dataset}: {given} does not exist; give a file or a folder")
     if not os.access(root, os.R_OK):
