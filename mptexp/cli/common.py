@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mptexp import api
 from mptexp.errors import Interrupted, ParamsError, Stopped, UserError
 from mptexp.host import interrupt, shell_limits
 from mptexp.host.terminal import HALF, plain, without_markdown
@@ -301,8 +302,6 @@ def show_report(directory: Path, notebook: Path | None = None) -> dict[str, Any]
     Returns:
         Both, as `result` takes them.
     """
-    from mptexp import api
-
     with working("making the report"):
         index, warnings = api.report(directory, notebook)
     sentences = [without_markdown(sentence) for sentence in warnings]

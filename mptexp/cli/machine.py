@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mptexp import api
 from mptexp.cli.common import (
     Set,
     command,
@@ -31,7 +32,6 @@ def doctor(
     energy, arithmetic, trace, determinism, each on work whose answer is known. Reports of runs made
     from then on show the result. Exit status 1 where one failed.
     """
-    from mptexp import api
     from mptexp.report.tables import terminal_tables
     from mptexp.spec.backends import BACKENDS
 
@@ -47,7 +47,6 @@ def doctor(
 
 
 def _check_instruments(backend: str) -> None:
-    from mptexp import api
     from mptexp.records.instrument_checks import failed
     from mptexp.report.answers import instrument_answers
     from mptexp.report.tables import terminal_tables
@@ -78,8 +77,6 @@ def gpu_hour(
 
     Given again it goes on. docs/gpu.md lists the steps. `mptexp open` makes the reports.
     """
-    from mptexp import api
-
     said = api.Output(progress()).say
     archive = api.measure_hour(directory, minutes, backend, overrides or [], said)
     say(f"archive: {archive}")
@@ -97,8 +94,6 @@ def open_(
 
     Exit status 1 where something in it is not valid.
     """
-    from mptexp import api
-
     with working("unpacking, and making the reports"):
         pages, faults = api.open_archive(archive, folder)
     for page in pages:

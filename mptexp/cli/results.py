@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mptexp import api
 from mptexp.cli.common import (
     Dir,
     Notebook,
@@ -48,7 +49,6 @@ def explain(
     Reads *.xplane.pb, PyTorch's *.json, both also as .gz, Nsight Systems' *.sqlite, or a directory
     that holds some. Two traces are compared, such as float32 with mixed precision.
     """
-    from mptexp import api
     from mptexp.report import trace_report
     from mptexp.report.answers import trace_answer
     from mptexp.report.tables import terminal_tables
@@ -84,8 +84,6 @@ def report(
     if not check:
         result(show_report(directory, notebook))
         return
-    from mptexp import api
-
     checked = api.checked(directory)
     not_valid, besides = (
         [without_markdown(sentence) for sentence in said]
@@ -106,7 +104,6 @@ def traces(directory: Dir) -> None:
 
     Exit status 1 where a trace could not be read; its record stays as it was.
     """
-    from mptexp import api
     from mptexp.report.text import wording
 
     with working("reading traces"):
@@ -136,8 +133,6 @@ def publish(
     Made from the records alone, the same bytes for the same records. Exit status 1 where a record
     is damaged and was left out, or was changed since it was written, or a sweep was left out.
     """
-    from mptexp import api
-
     with working("making the site"):
         faults = api.publish(directories, site, url, notebook)
     say(f"site: {site / 'index.html'}")
@@ -170,7 +165,6 @@ def export(
     Or give the runs to MLflow or TensorBoard: parameters, figures, epochs; to MLflow also record,
     notebook and report. Exit status 1 where a record is damaged and was left out.
     """
-    from mptexp import api
     from mptexp.report.text import wording
 
     folder = Path(os.path.expanduser(target))
@@ -209,7 +203,6 @@ def compare(
     as the unit. Exit status 1 where a record is damaged and was left out, or was changed since it
     was written.
     """
-    from mptexp import api
     from mptexp.report.answers import comparisons
 
     made = api.compared([a, *(more_a or [])], [b, *(more_b or [])])
@@ -260,7 +253,6 @@ def merge(
     records of a run, or ask for different reports, nothing is written and the exit status is 2; it
     is 1 where a record is damaged and was left out, or was changed since it was written.
     """
-    from mptexp import api
     from mptexp.report.text import wording
 
     merged = api.merge(directories, directory, prefer)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mptexp import api
 from mptexp.cli.common import (
     DataDir,
     File,
@@ -47,8 +48,6 @@ def init(
     ] = "",
 ) -> None:
     """Write a params file to begin with, its model, and the schema that editors check it by."""
-    from mptexp import api
-
     files = api.init(folder, study)
     for file in files:
         say(str(file))
@@ -71,7 +70,6 @@ def plan(
     Executes none. A model of your own is built and its head checked, and your data looked at, so
     that a mistake costs seconds.
     """
-    from mptexp import api
     from mptexp.execution import device_slots, preparation
     from mptexp.execution.plan import ELSEWHERE, counts, impossible
     from mptexp.report.tables import terminal_tables
@@ -164,8 +162,6 @@ def run(
     and would run again, 2 for wrong input, or where no chosen run has a result or can be executed
     here, 130 when stopped with Ctrl-C; the same command, without --fresh, then goes on.
     """
-    from mptexp import api
-
     job = api.open_sweep(file, directory, overrides or [])
     seconds = (timeout or job.sweep.timeout_min) * 60
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
@@ -201,8 +197,6 @@ def run(
 
 def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
     """The runs that --repair is about; a line where there are none."""
-    from mptexp import api
-
     if fresh:
         raise ParamsError("--repair and --fresh: one keeps what is valid, the other discards all")
     flagged = api.curable(job)
@@ -213,8 +207,6 @@ def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
 
 def _output(on_record: Callable[[Mapping[str, Any]], None] | None = None) -> "Output":
     """Where a command says what it does: with --quiet, why runs failed alone."""
-    from mptexp import api
-
     if progress().quiet:
         on_record = on_record or _print_failure
     return api.Output(progress(), on_record=on_record)
@@ -255,8 +247,6 @@ def diagnose(
     Of a params file, runs what is missing of its sweep first. Every point is diagnosed at the
     largest batch size that both policies reached; --only chooses others. Exit status as of run.
     """
-    from mptexp import api
-
     job, finished = api.open_diagnosis(target, directory, overrides or [])
     ended = api.execute_diagnosis(job, only or [], traces_only, finished, data_dir, _output())
     shown = {} if no_report else show_report(job.directory.root)
@@ -293,8 +283,6 @@ def advise(
     With --layers, trains shortly with ever other layers in float32, and writes a params file that
     measures those with which POLICY keeps up with it; default reports/<name of FILE>-layers.
     """
-    from mptexp import api
-
     place = directory or Path("reports") / f"{file.stem}-{'layers' if layers else 'advice'}"
     job = api.open_sweep(file, place, overrides or [])
     shown = _output()
