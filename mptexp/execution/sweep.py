@@ -1,8 +1,9 @@
 """Executes what a sweep lacks, from preparing its directory to counting what is left to do."""
 
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mptexp.errors import Interrupted, ParamsError, Stopped
 from mptexp.execution import (
@@ -89,56 +90,47 @@ def execute(
     device_slots.slots(how.parallel)  # refuses to share a GPU
     ray_cluster.check(how, address, job.sweep.max_batch)
     output = replace(output or Output(), fresh=fresh)
+    place, on_ray = job.directory, how.executor == "ray"
+    chosen = partial(remeasuring.chosen, job, only, everywhere=on_ray)
+    with _says_how_to_go_on(fresh):
+        # Wrong filters, devices, data and models are refused here, before anything is written.
+        asked = chosen(repair)
+        if why := plan.impossible(asked):
+            raise ParamsError(why)
+        wanted = [p.run for p in asked if p.due or fresh]
+        if on_ray:
+            ray_cluster.connect(address, [run.gpu_model for run in wanted])
+        elif not how.prepared:
+            preparation.prepare(wanted, how.data_dir)
+        with directory.locked(place) if lock else nullcontext():
+            directory.prepare(place, job.text, discard)
+            if fresh:
+                directory.discard(chosen(), place, on_ray)
+            searched = not job.sweep.max_batch or _search(job, chosen(), fresh, how, output)
+            now = chosen(repair)  # with the largest batches that were found
+            _name_damaged(now, job, output)
+            execute_due(now, job, how, output)
+            left = chosen()
+            apart = [p for p in left if p.state == plan.INTERRUPTED]
+            # A run that had failed came to an end: now its whole block is measured in one go.
+            if apart and not any(p.state == "pending" for p in left):
+                anew = replace(how, invocation=local_executor.invocation())
+                execute_due(apart, job, anew, output)
+                left = chosen()
+        waiting = sum(p.state in ("pending", plan.INTERRUPTED) for p in left)
+        known = plan.counts(left)
+        return Remaining(len(left), known["due"], searched, waiting, known[plan.ELSEWHERE])
+
+
+@contextmanager
+def _says_how_to_go_on(fresh: bool) -> Iterator[None]:
+    """Within it Ctrl-C is Interrupted, which says how the same command goes on."""
     try:
-        return _execute(job, only, fresh, how, address, output, repair, lock, discard)
+        yield
     except Interrupted as error:
         raise Interrupted(error.kept, fresh) from None
     except KeyboardInterrupt:
         raise Interrupted("finished runs are kept", fresh) from None
-
-
-def _execute(
-    job: Job,
-    only: Sequence[str],
-    fresh: bool,
-    how: Execution,
-    address: str | None,
-    output: Output,
-    repair: Collection[str],
-    lock: bool,
-    discard: bool,
-) -> Remaining:
-    place, on_ray = job.directory, how.executor == "ray"
-
-    def chosen(repair: Collection[str] = ()) -> list[Planned]:
-        return remeasuring.chosen(job, only, repair, on_ray)
-
-    # Wrong filters, devices, data and models are refused here, before anything is written.
-    asked = chosen(repair)
-    if why := plan.impossible(asked):
-        raise ParamsError(why)
-    wanted = [p.run for p in asked if p.due or fresh]
-    if on_ray:
-        ray_cluster.connect(address, [run.gpu_model for run in wanted])
-    elif not how.prepared:
-        preparation.prepare(wanted, how.data_dir)
-    with directory.locked(place) if lock else nullcontext():
-        directory.prepare(place, job.text, discard)
-        if fresh:
-            directory.discard(chosen(), place, on_ray)
-        searched = not job.sweep.max_batch or _search(job, chosen(), fresh, how, output)
-        now = chosen(repair)  # with the largest batches that were found
-        _name_damaged(now, job, output)
-        execute_due(now, job, how, output)
-        left = chosen()
-        apart = [p for p in left if p.state == plan.INTERRUPTED]
-        # A run that had failed came to an end: now its whole block is measured in one go.
-        if apart and not any(p.state == "pending" for p in left):
-            execute_due(apart, job, replace(how, invocation=local_executor.invocation()), output)
-            left = chosen()
-    waiting = sum(p.state in ("pending", plan.INTERRUPTED) for p in left)
-    known = plan.counts(left)
-    return Remaining(len(left), known["due"], searched, waiting, known[plan.ELSEWHERE])
 
 
 def _search(

@@ -37,6 +37,7 @@ AT_ONCE = "measured while another sweep of mptexp measured on the same device"
 SEEN = "are trained on too"  # how the mark ends that says how many validation images are
 REPEATED = "are copies of others among them"  # and that of those which say nothing new
 
+# Of a record, and with it of all typed dictionaries within it: pydantic hands it on to them.
 OPEN = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -183,7 +184,6 @@ def _parameters() -> Any:
     return _open("Parameters", kinds)
 
 
-@with_config(OPEN)
 class Card(TypedDict):
     """The environment."""
 
@@ -209,7 +209,6 @@ class Card(TypedDict):
     onednn: NotRequired[bool | None]
 
 
-@with_config(OPEN)
 class Window(TypedDict):
     """Some steps that were timed together."""
 
@@ -218,7 +217,6 @@ class Window(TypedDict):
     seconds: Annotated[float, Field(ge=0, le=1e30)]
 
 
-@with_config(OPEN)
 class Epoch(TypedDict, total=False):
     """A row of history.csv; a number that was not finite is null."""
 
@@ -230,7 +228,6 @@ class Epoch(TypedDict, total=False):
     elapsed_s: Number | None
 
 
-@with_config(OPEN)
 class Validated(TypedDict):
     """Which validation images were classified correctly, a bit each; or a text's losses."""
 
@@ -259,7 +256,6 @@ def _whole(validated: dict[str, Any]) -> dict[str, Any]:
     return validated
 
 
-@with_config(OPEN)
 class Quality(TypedDict, total=False):
     """The validation of one model."""
 
@@ -268,7 +264,6 @@ class Quality(TypedDict, total=False):
     validated: Annotated[Validated, AfterValidator(_whole)]
 
 
-@with_config(OPEN)
 class Quantized(TypedDict):
     """What Keras quantized: the scales of float8, or what integers did to a trained model."""
 
@@ -281,7 +276,6 @@ class Quantized(TypedDict):
     calibration: NotRequired[str]
 
 
-@with_config(OPEN)
 class Ceilings(TypedDict):
     """What the device does at best."""
 
@@ -291,7 +285,6 @@ class Ceilings(TypedDict):
     float64_flops_per_s: NotRequired[Positive]
 
 
-@with_config(OPEN)
 class Layer(TypedDict):
     """A layer of the model, and what it takes alone."""
 
@@ -305,7 +298,6 @@ class Layer(TypedDict):
     channels: NotRequired[Number | None]
 
 
-@with_config(OPEN)
 class Work(TypedDict):
     """Arithmetic and traffic of a step."""
 
@@ -320,7 +312,6 @@ Exponent = Annotated[int, Field(ge=-127, le=127)]
 Counts = Annotated[list[Annotated[int, Field(ge=0, lt=2**50)]], Field(max_length=255)]
 
 
-@with_config(OPEN)
 class Histogram(TypedDict):
     """Values by exponent."""
 
@@ -331,7 +322,6 @@ class Histogram(TypedDict):
     largest: Number
 
 
-@with_config(OPEN)
 class LayerHistogram(Histogram):
     """Those of one layer."""
 
@@ -339,7 +329,6 @@ class LayerHistogram(Histogram):
     layer: str
 
 
-@with_config(OPEN)
 class Look(TypedDict):
     """Histograms before one step."""
 
@@ -349,7 +338,6 @@ class Look(TypedDict):
     swallowed: NotRequired[dict[str, Whole]]
 
 
-@with_config(OPEN)
 class Exponents(TypedDict):
     """What was seen of gradients and the like."""
 
@@ -359,7 +347,6 @@ class Exponents(TypedDict):
     network: NotRequired[list[str]]
 
 
-@with_config(OPEN)
 class Scale(TypedDict):
     """The dynamic loss scale before a step."""
 
@@ -371,7 +358,6 @@ class Scale(TypedDict):
 Seconds = Annotated[float, Field(ge=0, le=1e30)]
 
 
-@with_config(OPEN)
 class Row(TypedDict):
     """An operation of the traced steps."""
 
@@ -385,7 +371,6 @@ class Row(TypedDict):
     groups: NotRequired[list[Seconds]]
 
 
-@with_config(OPEN)
 class Primitive(TypedDict):
     """A primitive of oneDNN."""
 
@@ -396,7 +381,6 @@ class Primitive(TypedDict):
     count: Number
 
 
-@with_config(OPEN)
 class Reading(TypedDict):
     """What reading a trace takes."""
 
@@ -408,7 +392,6 @@ class Reading(TypedDict):
     recomputed: NotRequired[list[str]]
 
 
-@with_config(OPEN)
 class Traced(TypedDict):
     """What the traced steps told."""
 
@@ -425,7 +408,6 @@ class Traced(TypedDict):
     wide_products: NotRequired[dict[str, str]]
 
 
-@with_config(OPEN)
 class Untraced(TypedDict):
     """Why there is no table of traced steps, and how the trace beside the record is read."""
 
