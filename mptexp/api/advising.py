@@ -50,10 +50,6 @@ def advise(
 
     Args:
         job: the sweep; the results of the short trainings go to its directory.
-        only: filters such as `batch_size=32`.
-        steps: how many steps to train.
-        data_dir: where data are kept.
-        output: where progress is shown.
 
     Returns:
         The advice and the reasons for it, as sentences; none if the training did not end well.
@@ -121,10 +117,6 @@ def advise_layers(
     Args:
         job: the sweep; of its first chosen run all but the policy is kept.
         policy: one that computes in fewer bits.
-        only: filters such as `batch_size=32`.
-        steps: of each training.
-        data_dir: where data are kept.
-        output: where progress is shown.
 
     Returns:
         The answer and what it rests on, as sentences; and the params file that proves it.
@@ -172,7 +164,6 @@ def _refuse_other(place: SweepDir, questions: Collection[str]) -> None:
     """Refuses a directory that holds anything but earlier advice, which a new one discards.
 
     Args:
-        place: the directory.
         questions: with which the params files of such advice open.
 
     Raises:

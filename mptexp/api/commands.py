@@ -215,7 +215,6 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
     """Makes the report of a sweep, from its records alone.
 
     Args:
-        directory: the sweep's.
         notebook: what makes the report, in place of the package's own.
 
     Returns:
@@ -449,7 +448,6 @@ def asked(module: str, backend: str, command: str) -> Any:
     """What a module of `training` prints as JSON about a backend, in a process of its own.
 
     Args:
-        module: its name.
         backend: the word that it takes.
         command: which command asks, for its message.
 

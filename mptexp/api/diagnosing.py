@@ -55,12 +55,8 @@ def execute_diagnosis(
     """Traces steps, then makes the ablations that the traces ask for; whether all runs ended.
 
     Args:
-        job: the sweep.
-        only: filters such as `policy=float32`.
         traces_only: whether to make no ablations.
         finished: whether to take the sweep as it is; else what is missing of it runs first.
-        data_dir: where data are kept.
-        output: where progress is shown.
 
     Raises:
         ParamsError: if something is wrong with the input, or there is nothing to diagnose.

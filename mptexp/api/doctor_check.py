@@ -25,10 +25,6 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
     Records made from now on with the same code, versions and device hold it: see
     `records.instrument_checks`.
 
-    Args:
-        backend: whose instruments.
-        output: where progress is shown.
-
     Raises:
         ParamsError: if there is no such backend, or nothing could be checked.
         Interrupted, Stopped: as `sweep.execute` does.

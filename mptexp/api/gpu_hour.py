@@ -200,13 +200,7 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
 
 
 class _Hour:
-    """One call of the command.
-
-    Attributes:
-        folder: of the results.
-        begun: what its marker says.
-        overrides: `key=value` for all studies.
-    """
+    """One call of the command."""
 
     def __init__(
         self,

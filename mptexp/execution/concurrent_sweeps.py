@@ -35,7 +35,6 @@ def devices(run: Run, visible: str | None = None) -> list[str]:
     """The devices that a run takes: the UUIDs of GPUs; of the CPU, an empty one.
 
     Args:
-        run: the run.
         visible: CUDA_VISIBLE_DEVICES of its processes; None: as this process has it. The UUIDs of
             GPUs, or their numbers, as Ray gives them.
     """

@@ -168,7 +168,6 @@ def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
 
     Args:
         directory: the directory; it must be locked.
-        text: the params file.
         discard: whether the results of another params file may be deleted.
 
     Raises:
@@ -207,9 +206,6 @@ def unwritable(directory: SweepDir, error: OSError) -> Path:
 
 def check(directory: SweepDir, text: str, discard: bool = False) -> None:
     """Refuses a directory in which the runs of a params file cannot be executed.
-
-    Args:
-        directory, text, discard: as `prepare` takes them.
 
     Raises:
         ParamsError: if the directory holds another sweep or something else.

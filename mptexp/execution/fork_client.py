@@ -42,7 +42,6 @@ def servers(slots: Sequence[Slot], timed: bool = True) -> "AbstractContextManage
     Never where there is a GPU, whose libraries do not survive a fork.
 
     Args:
-        slots: the devices.
         timed: whether times are compared: then only where the user has turned it on; else unless
             the user has turned it off.
     """
@@ -145,11 +144,9 @@ class Servers:
         """A worker for a run; None where it cannot be forked.
 
         Args:
-            run: the run.
             notebook: its notebook's name. Only of the package's own ones is it known that they set
                 what must be set before a framework is imported, so for others none is imported.
             scratch: the folder with the worker's task.
-            environment: of the worker.
             stop: set by another thread, it ends the waiting.
         """
         shared = {name: value for name, value in environment.items() if name not in OWN}

@@ -88,9 +88,6 @@ def execute(
     Nothing is imported from the folder in which it is executed.
 
     Args:
-        notebook: its file.
-        output: the file of the executed notebook.
-        parameters: values for its cell of parameters.
         scratch: a folder with a short path (a socket's has 107 characters at most); the caller
             removes it.
         folder: in which it is executed; by default the current one.

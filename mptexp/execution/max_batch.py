@@ -31,7 +31,6 @@ def next_size(tried: Mapping[int, bool], start: int) -> int | None:
 
     Args:
         tried: batch sizes and whether each fits.
-        start: where to begin.
     """
     fits = [size for size, fit in tried.items() if fit]
     fails = [size for size, fit in tried.items() if not fit]
@@ -55,10 +54,6 @@ def _next(tried: Mapping[int, bool], base: Run) -> int | None:
 
 def check(sweep: Sweep, file: Path) -> None:
     """Refuses a search that would only end with the memory of the machine.
-
-    Args:
-        sweep: the sweep.
-        file: its params file, for the message.
 
     Raises:
         params.ParamsError: for max_batch on a CPU without memory_limit_gb.

@@ -34,9 +34,6 @@ class Copy:
     Attributes:
         place: the directory that was given.
         part: the sweep in it that holds the run: itself, or its search or diagnosis.
-        run_id: the run's id.
-        status: how the run ended.
-        parameters: the run's parameters.
         device: on which it was measured, a CPU by its name and cores; empty where unknown.
         digests: of those of FILES that it has; of the record without what is read from the trace.
         traced: whether the record holds what was read from the trace.
@@ -342,8 +339,6 @@ def _keep_superseded(place: SweepDir, out: SweepDir, known: Collection[tuple]) -
     """Copies the runs that were measured again, which a page counts, to those of the result.
 
     Args:
-        place: a directory that was given.
-        out: the result.
         known: results that it has already, each as its part and the digest of its record: what one
             directory measured again may be what another still holds, and is chosen.
     """
@@ -367,10 +362,6 @@ def _copy_files(run: Path, kept: Path) -> None:
 
     What is there stays where it is whole. A merge of an earlier version that a full disk or a kill
     ended may have left a part of it.
-
-    Args:
-        run: a folder of a superseded run.
-        kept: its place.
     """
     named = [path for path in map(run.joinpath, FILES) if path.is_file()]
     named = [path for path in named if not path.is_symlink()]  # which may lead out of the directory

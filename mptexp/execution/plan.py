@@ -31,8 +31,6 @@ class Planned:
     """A run and its state.
 
     Attributes:
-        run_id: its id.
-        run: its parameters.
         state: a status, DAMAGED, `pending`, ELSEWHERE, or one of AGAIN: the run has ended and is
             measured again.
         wall_s: the seconds that it took, if it has ended.
@@ -55,8 +53,6 @@ def runs(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Pl
     """Returns every run of a sweep with its state, in the order of execution.
 
     Args:
-        sweep: the sweep.
-        directory: where its results are.
         everywhere: whether runs for devices that this machine lacks are due as well.
     """
     planned = states(asked(sweep, directory), sweep, directory)
@@ -211,7 +207,6 @@ def remaining_s(planned: Sequence[Planned], costs: "Costs") -> float | None:
     """Estimated seconds of those of some runs that are due; None if nothing is known yet.
 
     Args:
-        planned: the runs.
         costs: from all runs of the directory, not from these alone: others tell what they cost.
     """
     return costs.total_s(point(p.run) for p in planned if p.due)

@@ -28,7 +28,6 @@ def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
     The child's progress goes to the terminal.
 
     Args:
-        runs: the runs.
         data_dir: where data are kept, as of --data-dir; it holds for this process from now on.
 
     Raises:
@@ -64,8 +63,6 @@ def identities(
     """Prepares each of some runs; returns what is known of their identities before they start.
 
     Args:
-        runs: the runs.
-        data_dir: as of `prepare`.
         quiet: whether to hide the child's progress: what was prepared before takes no time.
 
     Raises:

@@ -33,7 +33,6 @@ def end(folder: Path, root: int | None = None) -> None:
     """Ends every process of a run but this one, and waits until they are gone.
 
     Args:
-        folder: the run's.
         root: a process that is the run's too, with its descendants, whatever environment they have.
     """
     for _ in range(10):  # a process that was just being started is found the next time
@@ -70,7 +69,6 @@ def ended_with(
     Args:
         ends_s: seconds in which it has put away what it had begun; then it is killed.
         seconds: after which it is interrupted.
-        started: as `subprocess.Popen` takes it.
     """
     child = None
     try:

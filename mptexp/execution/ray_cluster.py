@@ -92,11 +92,6 @@ class Place:
 def check(how: Execution, address: str | None, max_batch: bool) -> None:
     """Refuses options that an executor does not have, and one that is not installed.
 
-    Args:
-        how: as given on the command line.
-        address: as given on the command line.
-        max_batch: whether the sweep searches for the largest batch.
-
     Raises:
         ParamsError: with what is allowed, or how to install it.
     """

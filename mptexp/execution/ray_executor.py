@@ -256,7 +256,6 @@ def _task(
     """Executes one run on this node, in a process of its own as everywhere; returns its files.
 
     Args:
-        parameters, timeout_s: of the run.
         file, text, name: the notebook's file name, its content, its name in the params file.
         data_dir: as of --data-dir, a folder of this node.
         call: what names this call of `execute`, on all nodes.

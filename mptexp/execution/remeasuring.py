@@ -30,7 +30,6 @@ def chosen(
     """Returns the runs of a sweep that match, with the states of those that are measured again.
 
     Args:
-        job: the sweep.
         only: filters such as `policy=float32`. What they leave out of a comparison is not measured
             for its sake, unless it is to be repaired.
         repair: ids of runs whose whole comparison, of that block, is to be measured again.
@@ -55,7 +54,6 @@ def begun_anew(
     """Returns runs of which those that have ended are due again where their block is not whole.
 
     Args:
-        selected: runs with their states.
         repair: ids of runs whose whole comparison is to be measured again.
         everywhere: whether runs for devices that this machine lacks can be executed as well.
         comparison: what the runs share that are compared within a block.

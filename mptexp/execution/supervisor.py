@@ -52,8 +52,6 @@ def execute(
     Whoever executes it, other sweeps see that it measures, and its record says which measured too.
 
     Args:
-        run: its parameters.
-        notebook: the notebook's file.
         name: its name in the params file, which is part of the run's id.
         directory: the sweep's, in which the run's folder is published.
         timeout_s: the run is ended after so many seconds, and its record says so.

@@ -69,12 +69,8 @@ def execute(
     """Executes the runs of a sweep that are missing.
 
     Args:
-        job: the sweep.
-        only: filters such as `policy=float32`.
         fresh: whether to measure the chosen runs again and discard their earlier results.
         how: how runs are executed; by default locally, with the sweep's own time limit.
-        address: of the Ray cluster.
-        output: where progress is shown.
         repair: ids of runs whose whole comparison, of that block, is measured again.
         lock: whether to hold the directory; not where the caller does, see `directory.locked`.
         discard: whether the directory may become this sweep's where it is another's, whose results

@@ -9,7 +9,6 @@ def own(controller: str, root: Path = Path("/")) -> list[Path]:
 
     Args:
         controller: cpu or memory, as version 1 names its folder.
-        root: of the file system.
     """
     return [base / inside for base, inside in _places(controller, root)]
 

@@ -108,7 +108,6 @@ class Lazy:
     """A module that is imported when an attribute of it is first used.
 
     Args:
-        name: of the module.
         unused: a package that it would import only because it is there, see `without`; what the
             module does with it, it then does without, to the end of the process.
     """

@@ -114,7 +114,6 @@ def scrub(value: Any, free: bool = False) -> Any:
     What stands under one of KEPT stays as it is.
 
     Args:
-        value: text or data.
         free: whether it is text in which the host's name is no other word; under FREE all is.
     """
     if isinstance(value, Mapping):

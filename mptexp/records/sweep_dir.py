@@ -217,7 +217,6 @@ class SweepDir:
         """Moves a finished run from `partial` to `runs`, in place of an earlier attempt.
 
         Args:
-            run_id: the run.
             keep: whether an earlier attempt that came to an end is moved to `superseded`.
         """
         target = self.runs / run_id

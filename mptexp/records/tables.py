@@ -22,7 +22,6 @@ def results_table(
 
     Args:
         records: of one sweep, as `store.read_record` gives them.
-        sweep: its name.
         beside: records of another sweep that this one is compared with: `setting` also names what
             differs between the two.
     """

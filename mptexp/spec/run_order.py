@@ -26,7 +26,6 @@ def by_block(points: Sequence[Run], blocks: int, seed: int) -> list[list[Run]]:
 
     Args:
         points: the points of a sweep; what `seed` and `block` they name does not matter.
-        blocks: how many orders are wanted.
         seed: of the random choices; the same seed gives the same orders on every machine.
     """
     chance = random.Random(seed)
