@@ -8,9 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -96,11 +96,18 @@ Notebook = Annotated[
 NoReport = Annotated[bool, typer.Option("--no-report", help="Make no report.")]
 
 
-COMMON = {
-    "quiet": (bool, typer.Option("--quiet", "-q", help="Print results and errors alone.")),
-    "verbose": (bool, typer.Option("--verbose", "-v", help="Show where an error came from.")),
-    "no_color": (bool, typer.Option("--no-color", help="No colours; so does NO_COLOR.")),
-}
+def _keyword(name: str, default: Any, option: Any) -> inspect.Parameter:
+    kind = Annotated[type(default), option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+COMMON = (
+    _keyword("quiet", False, typer.Option("--quiet", "-q", help="Print results and errors alone.")),
+    _keyword(
+        "verbose", False, typer.Option("--verbose", "-v", help="Show where an error came from.")
+    ),
+    _keyword("no_color", False, typer.Option("--no-color", help="No colours; so does NO_COLOR.")),
+)
 
 
 def command(
@@ -132,11 +139,9 @@ def command(
                 _end(error, verbose)
 
         own = inspect.signature(function)
-        common = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-            for name, kind in ((n, Annotated[row]) for n, row in COMMON.items())
-        ]
-        common.insert(0, _format_parameter(formats))
+        *others, last = formats
+        printed = typer.Option("--format", help=f"{', '.join(others)} or {last}.")
+        common = [_keyword("format", formats[0], printed), *COMMON]
         guarded.__signature__ = own.replace(parameters=[*own.parameters.values(), *common])
         guarded.__annotations__ |= {each.name: each.annotation for each in common}
         name = example.split()[0]
@@ -219,13 +224,6 @@ def _end(error: BaseException, verbose: bool = False) -> None:
     raise typer.Exit(1 if isinstance(error, Stopped) else 2) from None
 
 
-def _format_parameter(formats: Sequence[str]) -> inspect.Parameter:
-    *others, last = formats
-    option = typer.Option("--format", help=f"{', '.join(others)} or {last}.")
-    keyword, kind = inspect.Parameter.KEYWORD_ONLY, Annotated[str, option]
-    return inspect.Parameter("format", keyword, default=formats[0], annotation=kind)
-
-
 def _print_as(format: str, formats: Sequence[str]) -> None:
     """Has results printed in a format, and with JSON nothing else on standard output.
 
@@ -239,19 +237,12 @@ def _print_as(format: str, formats: Sequence[str]) -> None:
         out().quiet, progress().file = True, sys.stderr
 
 
-@dataclass
-class _Output:
-    """How this process's one command prints its results."""
-
-    format: str = "text"
-
-
-output = _Output()
+output = SimpleNamespace(format="text")  # how this process's one command prints its results
 
 
 def in_json() -> bool:
     """Whether results are printed as JSON."""
-    return output.format == "json"
+    return bool(output.format == "json")
 
 
 def result(content: Mapping[str, Any] | Sequence[Any], indent: int | None = 1) -> None:

@@ -33,7 +33,7 @@ class Copy:
 
     Attributes:
         place: the directory that was given.
-        part: the sweep in it that holds the run: itself, or its search or diagnosis.
+        number: of the part of it that holds the run: itself, or its search or diagnosis.
         device: on which it was measured, a CPU by its name and cores; empty where unknown.
         digests: of those of FILES that it has; of the record without what is read from the trace.
         traced: whether the record holds what was read from the trace.
@@ -42,7 +42,7 @@ class Copy:
     """
 
     place: SweepDir
-    part: SweepDir
+    number: int
     run_id: str
     status: str
     parameters: dict[str, Any]
@@ -53,8 +53,11 @@ class Copy:
     ended_at: str
 
     @property
+    def part(self) -> SweepDir:
+        return self.place.parts[self.number]
+
+    @property
     def record(self) -> Path:
-        """The file of its record."""
         return self.part.record(self.run_id)
 
 
@@ -114,14 +117,14 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         if out.params_text != text:  # another question, which is a comment
             store.write_text(out.params, text)
         for one in others:
-            kept = _part_of(out, one).superseded_as(one.run_id, one.record.read_bytes())
+            kept = out.parts[one.number].superseded_as(one.run_id, one.record.read_bytes())
             _copy_files(one.record.parent, kept)
-        known = {(_part_of(out, one), one.digests[FILES[0]]) for one in (*chosen, *others)}
+        known = {(out.parts[one.number], one.digests[FILES[0]]) for one in (*chosen, *others)}
         for place in places:
             _keep_superseded(place, out, known)
         wanted = [pair for pair in zip(chosen, copies, strict=True) if pair[0].place != out]
         for one, alike in wanted:
-            faults += _copy(one, alike, _part_of(out, one))
+            faults += _copy(one, alike, out.parts[one.number])
         for ours, *theirs in zip(out.parts, *(place.parts for place in places), strict=True):
             ours.add_measured(theirs)
     copied = Counter(str(one.place.root) for one, _ in wanted)
@@ -218,10 +221,6 @@ def _same_place(path: Path, place: SweepDir) -> bool:
     return files.real(path) == files.real(place.root)
 
 
-def _part_of(out: SweepDir, one: Copy) -> SweepDir:
-    return out.parts[one.place.parts.index(one.part)]
-
-
 def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
     """The copies of every run, and a sentence for each damaged record."""
     copies: dict[tuple[int, str], list[Copy]] = {}
@@ -235,29 +234,34 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
                     faults.append(f"{error}; not merged")
                     continue
                 copies.setdefault((number, record["run_id"]), []).append(
-                    _as_copy(place, part, path.parent, record)
+                    _as_copy(place, number, path.parent, record)
                 )
             earlier = store.superseded_records(part)
             faults += [f"{text}; kept as it is" for text in earlier.damaged + earlier.changed]
     return list(copies.values()), faults
 
 
-def _as_copy(place: SweepDir, part: SweepDir, folder: Path, record: dict[str, Any]) -> Copy:
+def _as_copy(place: SweepDir, number: int, folder: Path, record: dict[str, Any]) -> Copy:
     """What decides about a record, without the rest: ten thousand records take gigabytes."""
-    known = [record[name] for name in ("run_id", "status", "parameters")]
-    traced = bool((record.get("profile") or {}).get("rows"))
-    digests, device = _digests(folder, record), tables.device(record)
-    ended = record.get("ended_at") or ""
-    return Copy(place, part, *known, device, digests, traced, "changed" in record, ended)
+    digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in _files(folder)}
+    return Copy(
+        place,
+        number,
+        record["run_id"],
+        record["status"],
+        record["parameters"],
+        tables.device(record),
+        digests | {FILES[0]: _digest(record)},
+        traced=bool((record.get("profile") or {}).get("rows")),
+        changed="changed" in record,
+        ended_at=record.get("ended_at") or "",
+    )
 
 
-def _digests(folder: Path, record: dict[str, Any]) -> dict[str, str]:
-    """Digests of a run's files."""
-    found = {FILES[0]: _digest(record)}
-    for path in map(folder.joinpath, FILES[1:]):
-        if path.is_file() and not path.is_symlink():  # a link may lead out of the directory
-            found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+def _files(folder: Path) -> list[Path]:
+    """Those of FILES that a run has, without links, which may lead out of the directory."""
+    paths = [folder / name for name in FILES]
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
 def _digest(record: dict[str, Any]) -> str:
@@ -282,14 +286,16 @@ def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
             chosen.append(max(copies, key=lambda one: (not one.changed, one.ended_at)))
             continue
         if len({one.device for one in left} - {""}) > 1:
-            apart.append(_on_two_devices(left))
+            places = ", ".join(f"{one.device or 'unknown'} in {one.part.root}" for one in left)
+            apart.append(f"{_named(left[0])} was measured on several devices: {places}")
             continue
         if prefer is not None and not _alike(left):
             left = [one for one in left if _same_place(prefer, one.place)] or left
         if _alike(left):
             chosen.append(max(left, key=lambda one: (one.traced, len(one.digests))))
         else:
-            conflicts.append(_conflict(left))
+            places = ", ".join(f"{one.part.root} ({one.status})" for one in left)
+            conflicts.append(f"{_named(left[0])} differs between {places}")
     if apart:
         advice = (
             "nothing was merged; a directory holds one result of each run: leave the folders as "
@@ -316,16 +322,6 @@ def _others(runs: Sequence[list[Copy]], chosen: Sequence[Copy]) -> list[Copy]:
 def _alike(copies: Sequence[Copy]) -> bool:
     """Whether all have the same files, but for those that some lack."""
     return all(len({c.digests[n] for c in copies if n in c.digests}) <= 1 for n in FILES)
-
-
-def _conflict(copies: Sequence[Copy]) -> str:
-    places = ", ".join(f"{one.part.root} ({one.status})" for one in copies)
-    return f"{_named(copies[0])} differs between {places}"
-
-
-def _on_two_devices(copies: Sequence[Copy]) -> str:
-    places = ", ".join(f"{one.device or 'unknown'} in {one.part.root}" for one in copies)
-    return f"{_named(copies[0])} was measured on several devices: {places}"
 
 
 def _named(one: Copy) -> str:
@@ -363,8 +359,7 @@ def _copy_files(run: Path, kept: Path) -> None:
     What is there stays where it is whole. A merge of an earlier version that a full disk or a kill
     ended may have left a part of it.
     """
-    named = [path for path in map(run.joinpath, FILES) if path.is_file()]
-    named = [path for path in named if not path.is_symlink()]  # which may lead out of the directory
+    named = _files(run)
     if all(_same_size(path, kept / path.name) for path in named):
         return
     folder = SweepDir(kept.parent.parent).partial / "superseded" / kept.name

@@ -216,7 +216,9 @@ def read_records(
     Args:
         without: what to leave out of the records.
     """
-    return _read_all(directory.runs, without)
+    damaged: list[str] = []
+    records = [_kept(record, without) for _, record in readable(directory.runs, damaged)]
+    return records, damaged
 
 
 class Superseded(NamedTuple):
@@ -290,11 +292,6 @@ def _may_be_there(path: Path) -> bool:
     except OSError:  # such as a folder that may not be searched
         return True
     return True
-
-
-def _read_all(folder: Path, without: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    damaged: list[str] = []
-    return [_kept(record, without) for _, record in readable(folder, damaged)], damaged
 
 
 def _kept(record: Mapping[str, Any], without: Sequence[str]) -> dict[str, Any]:
