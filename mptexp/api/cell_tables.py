@@ -156,7 +156,10 @@ class ComparedSweeps(pd.DataFrame):
     def __repr__(self) -> str:
         if not self._as_made():
             return repr(pd.DataFrame(self))
-        texts = [p if isinstance(p, str) else _as_text(p) for p in self._parts()]
+        texts = [
+            part if isinstance(part, str) else _printable(part).to_string(index=False)
+            for part in self._parts()
+        ]
         return "\n\n".join(texts)
 
     def _as_made(self) -> bool:
@@ -178,10 +181,6 @@ class ComparedSweeps(pd.DataFrame):
         if not made.differences.empty:
             parts += ["What else differs", made.differences]
         return parts
-
-
-def _as_text(table: pd.DataFrame) -> str:
-    return str(_printable(table).to_string(index=False))
 
 
 def _printable(table: pd.DataFrame) -> pd.DataFrame:

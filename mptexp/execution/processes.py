@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import psutil
 
-from mptexp.host import control_groups, interrupt
+from mptexp.host import control_groups, files, interrupt
 
 MARK = "MPTEXP_RUN_DIR"  # in the environment of every process of a run: the run's folder
 TAIL = 16_384  # bytes that are kept of the output of a run's processes
@@ -118,17 +118,10 @@ def kills_for_memory(root: Path = Path("/")) -> int:
     names = ("memory.events", "memory.oom_control")
     places = [place / name for place in control_groups.own("memory", root) for name in names]
     for place in [*places, root / "proc/vmstat"]:
-        counts = [line.split()[1] for line in _lines(place) if line.startswith("oom_kill ")]
+        counts = [line.split()[1] for line in files.lines(place) if line.startswith("oom_kill ")]
         if counts:
             return int(counts[0])
     return 0
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
 
 
 class Tail(threading.Thread):

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +66,15 @@ def execute(
     """
     run_id = run.run_id(name)
     folder = directory.partial.resolve() / run_id
+    devices = concurrent_sweeps.devices(run, (environment or {}).get("CUDA_VISIBLE_DEVICES"))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     began = time.monotonic()
     try:
-        with scratch_folder() as scratch, _announced(run, environment, invocation) as others:
+        with (
+            scratch_folder() as scratch,
+            concurrent_sweeps.announced(devices, invocation) as others,
+        ):
             task = {"notebook": str(notebook), "parameters": run.model_dump()}
             (scratch / "task.json").write_text(json.dumps(task))
             given = _environment(scratch, folder, run, name) | dict(environment or {})
@@ -94,13 +97,6 @@ def execute(
             raise
     directory.publish(run_id)
     return record
-
-
-def _announced(
-    run: Run, environment: Mapping[str, str] | None, invocation: str
-) -> AbstractContextManager[Callable[[], list[str]]]:
-    visible = (environment or {}).get("CUDA_VISIBLE_DEVICES")
-    return concurrent_sweeps.announced(concurrent_sweeps.devices(run, visible), invocation)
 
 
 def _environment(scratch: Path, folder: Path, run: Run, name: str) -> dict[str, str]:

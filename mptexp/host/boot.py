@@ -4,6 +4,8 @@ import hashlib
 import time
 from pathlib import Path
 
+from mptexp.host import files
+
 DRAWN = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -12,10 +14,7 @@ def name() -> str:
 
     The system draws it at random when it starts, and the digest of it leads to no machine.
     """
-    try:
-        drawn = DRAWN.read_text().strip()
-    except OSError:
-        return ""
+    drawn = "".join(files.lines(DRAWN)).strip()
     return hashlib.sha256(f"mptexp {drawn}".encode()).hexdigest()[:12] if drawn else ""
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from mptexp.host import files
+
 
 def own(controller: str, root: Path = Path("/")) -> list[Path]:
     """The folders that tell of a controller of this process's own group, of which one may exist.
@@ -42,11 +44,7 @@ def _bases(controller: str, root: Path) -> list[Path]:
 
 def _groups(root: Path) -> Iterator[tuple[str, str]]:
     """The controllers of each hierarchy, none of version 2, and the path of the process's group."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
+    for line in files.lines(root / "proc/self/cgroup"):  # none where this is not Linux
         if line.count(":") >= 2:
             _, controllers, path = line.split(":", 2)
             yield controllers, path

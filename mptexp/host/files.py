@@ -50,6 +50,14 @@ def text(path: Path, most: int = MOST_BYTES) -> str:
         raise OSError(errno.EILSEQ, "Is not UTF-8 text", str(path)) from None
 
 
+def lines(path: Path) -> list[str]:
+    """The lines of a file of the system's, such as one in /proc; none where it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
 def is_file(path: Path) -> bool:
     """Whether there is a plain file; false where the name is too long or may not be looked at."""
     try:

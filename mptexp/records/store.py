@@ -136,8 +136,10 @@ def read_record(path: Path) -> dict[str, Any]:
         RecordError: if the file is not a record of this schema; one sentence.
     """
     try:
+        if leads_out(path):
+            raise ValueError("a link that leads out of the sweep's directory")
+        text = files.content(path)
         # Four times as fast as json, and stricter: of text, of depth, of numbers.
-        text = _record_bytes(path)
         record = from_json(text, allow_inf_nan=False)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
@@ -197,13 +199,6 @@ def changed(records: Iterable[Mapping[str, Any]], directory: SweepDir) -> list[s
     """A sentence for each of a sweep's records that is another than the one that was written."""
     paths = [directory.record(record["run_id"]) for record in records if record.get("changed")]
     return [f"{path}: {CHANGED}" for path in paths]
-
-
-def _record_bytes(path: Path) -> bytes:
-    """A file's content, where it is a plain one of a bearable size in its own directory."""
-    if leads_out(path):
-        raise ValueError("a link that leads out of the sweep's directory")
-    return files.content(path)
 
 
 def read_records(
