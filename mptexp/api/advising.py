@@ -161,13 +161,10 @@ def _execute_anew(
 
 
 def _refuse_other(place: SweepDir, questions: Collection[str]) -> None:
-    """Refuses a directory that holds anything but earlier advice, which a new one discards.
+    """Refuses with ParamsError what holds anything but earlier advice, which a new one discards.
 
     Args:
         questions: with which the params files of such advice open.
-
-    Raises:
-        ParamsError: then.
     """
     text = place.params_text
     if text and params.header(text).get("question") not in questions:

@@ -320,13 +320,10 @@ def track(directory: Path, tracker: str, store: str = "") -> "Tracked":
 
 
 def read_traces(directory: Path) -> tuple[int, list[str]]:
-    """Reads the traces that runs kept if xprof was missing.
-
-    Returns:
-        How many were read, and a sentence for each that could not be.
+    """Reads the traces that runs kept if xprof was missing, see `execution.read_traces.read`.
 
     Raises:
-        ParamsError: if there is none, xprof is not installed, or a record cannot be written.
+        ParamsError: as there, or if a record cannot be written.
     """
     from mptexp.execution import read_traces as traces
 
@@ -439,7 +436,7 @@ def doctor(backend: str) -> dict[str, Any]:
     It is asked in a child process, because a framework keeps hold of the GPU that it has opened.
 
     Raises:
-        ParamsError: if there is no such backend, or it cannot be asked.
+        ParamsError: as `asked` does.
     """
     return dict(asked("mptexp.training.environment", backend, "doctor"))
 
@@ -447,12 +444,8 @@ def doctor(backend: str) -> dict[str, Any]:
 def asked(module: str, backend: str, command: str) -> Any:
     """What a module of `training` prints as JSON about a backend, in a process of its own.
 
-    Args:
-        backend: the word that it takes.
-        command: which command asks, for its message.
-
     Raises:
-        ParamsError: if there is no such backend, or it cannot be asked.
+        ParamsError: if there is no such backend, or it cannot be asked; it names the command.
     """
     check_backend(backend)
     words = [sys.executable, "-m", module, backend]
@@ -467,11 +460,7 @@ def asked(module: str, backend: str, command: str) -> Any:
 
 
 def check_backend(backend: str) -> None:
-    """Refuses a backend that there is not.
-
-    Raises:
-        ParamsError: then.
-    """
+    """Refuses a backend that there is not, with ParamsError."""
     if backend not in BACKENDS:
         raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
 

@@ -18,12 +18,14 @@ from mptexp.cli.common import (
     working,
 )
 
+Backend = Annotated[
+    str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")
+]
+
 
 @command("doctor --backend jax", ("table", "json"))
 def doctor(
-    backend: Annotated[
-        str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")
-    ] = None,
+    backend: Backend = None,
     check: Annotated[bool, typer.Option("--check", help="Test the instruments.")] = False,
 ) -> None:
     """Say what this machine has: device, 16-bit support, driver, libraries, versions.
@@ -68,9 +70,7 @@ def gpu_hour(
     directory: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Results; the archive lies beside it.")
     ] = Path("gpu-hour"),
-    backend: Annotated[
-        str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")
-    ] = None,
+    backend: Backend = None,
     overrides: Set = None,
 ) -> None:
     """Measure on a rented GPU what is worth most, in that order, and pack it to be read elsewhere.
