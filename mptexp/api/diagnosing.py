@@ -184,11 +184,7 @@ def _cpus(place: SweepDir) -> set[str]:
 def _execute_batch(
     what: str, runs: Sequence[Run], job: Job, output: Output, cpus: set[str]
 ) -> bool:
-    """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended.
-
-    Args:
-        cpus: the versions of the CPUs of the sweep, see `_cpus`.
-    """
+    """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended."""
     # They were made from records, which do not say where data lie.
     place, runs = job.directory.diagnosis, list(dict.fromkeys(map(job.sweep.located, runs)))
     apart = _of_another_cpu(place, cpus)

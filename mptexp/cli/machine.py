@@ -6,17 +6,7 @@ from typing import Annotated
 import typer
 
 from mptexp import api
-from mptexp.cli.common import (
-    Set,
-    command,
-    err,
-    left_out,
-    out,
-    progress,
-    result,
-    say,
-    working,
-)
+from mptexp.cli.common import Set, command, err, left_out, out, progress, result, say, working
 
 Backend = Annotated[
     str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")

@@ -123,8 +123,7 @@ def publish(
         Path, typer.Option("--to", metavar="SITE", help="A new folder, or an earlier site.")
     ],
     url: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Where the site will be: shared links show a figure."),
+        str, typer.Option(metavar="URL", help="Where the site will be: shared links show a figure.")
     ] = "",
     notebook: Notebook = None,
 ) -> None:

@@ -116,9 +116,6 @@ def _held_s(mark: Path, own: str) -> float:
 
     One from before this machine started may be its own, of before: another machine at work would
     have renewed it since.
-
-    Args:
-        own: names this machine from its start on.
     """
     try:
         marked = files.text(mark)  # read first: opening it refreshes what NFS knows of its time

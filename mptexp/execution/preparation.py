@@ -33,9 +33,7 @@ def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
     Raises:
         ParamsError: the child's sentence about what is wrong.
     """
-    needed = _needed(runs)
-    if needed or data_dir:
-        identities(needed, data_dir, quiet=False)
+    identities(_needed(runs), data_dir, quiet=False)
 
 
 def look(runs: Iterable[Run]) -> None:

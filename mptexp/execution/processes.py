@@ -83,15 +83,12 @@ def ended_with(
 
 
 def _interrupted(child: subprocess.Popen[bytes], seconds: float) -> int:
-    """Ends a process of a session of its own as Ctrl-C does, and what is left of the session.
+    """Ends a process of a session of its own as Ctrl-C does, with the session; its exit status.
 
     A script's background process ignores SIGINT itself.
 
     Args:
         seconds: in which it has put away what it had begun; then it is killed.
-
-    Returns:
-        Its exit status.
     """
     child.terminate()
     with suppress(subprocess.TimeoutExpired):

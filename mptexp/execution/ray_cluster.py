@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,7 +128,7 @@ def connect(address: str | None, models: Iterable[str]) -> None:
     try:
         if not missing(wanted, answer(places)):  # asking each node for its CPU takes seconds
             return
-        available = answer(partial(places, cpus=True))
+        available = answer(places, cpus=True)
     except HeadLost:
         raise ParamsError(f"--address {address}: this Ray cluster has just ended") from None
     if lacking := missing(wanted, available):
@@ -191,7 +190,7 @@ def _answers(address: str) -> None:
         ) from None
 
 
-def answer(call: Callable[[], T]) -> T:
+def answer(call: Callable[..., T], *words: Any, **named: Any) -> T:
     """Calls something of Ray's that waits for the cluster, and returns its answer.
 
     Without a head it would wait for ever, and could not be interrupted: it waits in a thread.
@@ -203,7 +202,7 @@ def answer(call: Callable[[], T]) -> T:
 
     def work() -> None:
         try:
-            future.set_result(call())
+            future.set_result(call(*words, **named))
         except BaseException as error:
             future.set_exception(error)
 

@@ -15,7 +15,6 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +64,18 @@ def execute(
         available = answer(ray_cluster.places)
         on_cpus = bool(ray_cluster.missing({p.run.gpu_model for p in due}, available))
         while waiting or working:
-            places = answer(partial(ray_cluster.places, on_cpus))
+            places = answer(ray_cluster.places, on_cpus)
             for planned, place in _startable(waiting, list(working.values()), places):
                 placed = task.options(**place.options(planned.run))
-                ref = answer(partial(placed.remote, planned.run.model_dump(), *shared))
+                ref = answer(placed.remote, planned.run.model_dump(), *shared)
                 waiting.remove(planned)
                 working[ref] = (planned, place)
                 yield planned, None
             if not working:
                 models = ", ".join(sorted({p.run.gpu_model for p in waiting}))
                 raise _lost(f"no node with {models} is left in the Ray cluster", len(waiting))
-            answer(partial(_give_up, working, places))
-            for ref in answer(partial(ray.wait, list(working), timeout=POLL_S))[0]:
+            answer(_give_up, working, places)
+            for ref in answer(ray.wait, list(working), timeout=POLL_S)[0]:
                 planned, _ = working[ref]
                 record = _collect(ref, planned, job, how, losses)
                 del working[ref]
@@ -142,7 +141,7 @@ def _leave(working: Sequence[Any]) -> None:
     import ray
 
     try:
-        answer(partial(_end_tasks, working))
+        answer(_end_tasks, working)
     except HeadLost:
         atexit.unregister(ray.shutdown)  # it would wait for the head
         atexit.register(_end_without_ray)
@@ -198,7 +197,7 @@ def _result(
     from ray import exceptions
 
     try:
-        return _received(answer(partial(ray.get, ref)), planned, name, folder)
+        return _received(answer(ray.get, ref), planned, name, folder)
     except (
         exceptions.NodeDiedError,
         exceptions.TaskUnschedulableError,

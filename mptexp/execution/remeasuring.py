@@ -22,10 +22,7 @@ LONG_S = 600.0
 
 
 def chosen(
-    job: Job,
-    only: Sequence[str] = (),
-    repair: Collection[str] = (),
-    everywhere: bool = False,
+    job: Job, only: Sequence[str] = (), repair: Collection[str] = (), everywhere: bool = False
 ) -> list[Planned]:
     """Returns the runs of a sweep that match, with the states of those that are measured again.
 

@@ -185,8 +185,7 @@ def _other_list(figures: Mapping[str, Any], listed: Mapping[str, Any], counted: 
     """What is wrong where a list of examples is not that of the figures of its validation.
 
     Args:
-        figures: val_accuracy and val_loss, as far as they are known.
-        listed: of the examples, see Validated of the schema.
+        listed: see Validated of the schema.
         counted: how many examples the run says that it validated with.
     """
     images = listed["images"]

@@ -70,11 +70,7 @@ INSTRUMENTS = {
             "clock",
         ),
         Instrument(
-            "memory",
-            "peak memory",
-            "an array of known size, read over expected",
-            "x",
-            "memory",
+            "memory", "peak memory", "an array of known size, read over expected", "x", "memory"
         ),
         Instrument("busy", "utilization", "a load that is switched on", "%", "utilization"),
         Instrument("idle", "utilization", "the load switched off", "%", "utilization"),

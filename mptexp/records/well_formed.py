@@ -20,10 +20,7 @@ def _with(**kinds: Any) -> Any:
 
 
 _LAYER = _with(
-    parameters=Number,
-    alone_s=Positive | None,
-    alone_low_s=Positive | None,
-    channels=Number | None,
+    parameters=Number, alone_s=Positive | None, alone_low_s=Positive | None, channels=Number | None
 )
 _DIAGNOSED = _with(
     notebook=str,

@@ -116,6 +116,7 @@ class Fixed:
 
     integer_bits: int
     fraction_bits: int
+    negative_zero: ClassVar[bool] = False  # zero has no sign
 
     def __post_init__(self) -> None:
         if not (2 <= self.bits <= 24 and abs(self.fraction_bits) <= 100):
@@ -148,11 +149,6 @@ class Fixed:
     def overflow(self) -> float:
         """What a value above the largest becomes; one below the lowest becomes the lowest."""
         return self.largest
-
-    @property
-    def negative_zero(self) -> bool:
-        """Whether zero has a sign."""
-        return False
 
     def spacing(self, x: float) -> float:
         """The same everywhere."""
