@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from mptexp import api
 from mptexp.errors import Interrupted, ParamsError, Stopped, UserError
@@ -58,26 +59,23 @@ def err() -> "Console":
 
 
 File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A params file, or a study's name: quickstart, ...")
+    Path, Argument(metavar="FILE", help="A params file, or a study's name: quickstart, ...")
 ]
-Dir = Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")]
+Dir = Annotated[Path, Argument(metavar="DIR", help="A sweep's directory.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set a parameter of all points, or a top-level key."
-    ),
+    Option("--set", metavar="KEY=VALUE", help="Set a parameter of all points, or a top-level key."),
 ]
 Only = Annotated[
-    list[str] | None,
-    typer.Option("--only", metavar="KEY=VALUE", help="Keep only the runs that match."),
+    list[str] | None, Option("--only", metavar="KEY=VALUE", help="Keep only the runs that match.")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Results directory; default reports/<name of FILE>."),
+    Option("--out", metavar="DIR", help="Results directory; default reports/<name of FILE>."),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="DIR",
         help="Where downloads and prepared images lie; default ~/tensorflow_datasets and "
         "~/.cache/mptexp.",
@@ -85,15 +83,13 @@ DataDir = Annotated[
 ]
 Repair = Annotated[
     bool,
-    typer.Option(
-        "--repair", help="Measure again, as whole blocks, what is not valid and can be cured."
-    ),
+    Option("--repair", help="Measure again, as whole blocks, what is not valid and can be cured."),
 ]
 Notebook = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A notebook that makes the report, in place of mptexp's."),
+    Option(metavar="FILE", help="A notebook that makes the report, in place of mptexp's."),
 ]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Make no report.")]
+NoReport = Annotated[bool, Option("--no-report", help="Make no report.")]
 
 
 def _keyword(name: str, default: Any, option: Any) -> inspect.Parameter:
@@ -102,11 +98,9 @@ def _keyword(name: str, default: Any, option: Any) -> inspect.Parameter:
 
 
 COMMON = (
-    _keyword("quiet", False, typer.Option("--quiet", "-q", help="Print results and errors alone.")),
-    _keyword(
-        "verbose", False, typer.Option("--verbose", "-v", help="Show where an error came from.")
-    ),
-    _keyword("no_color", False, typer.Option("--no-color", help="No colours; so does NO_COLOR.")),
+    _keyword("quiet", False, Option("--quiet", "-q", help="Print results and errors alone.")),
+    _keyword("verbose", False, Option("--verbose", "-v", help="Show where an error came from.")),
+    _keyword("no_color", False, Option("--no-color", help="No colours; so does NO_COLOR.")),
 )
 
 
@@ -140,7 +134,7 @@ def command(
 
         own = inspect.signature(function)
         *others, last = formats
-        printed = typer.Option("--format", help=f"{', '.join(others)} or {last}.")
+        printed = Option("--format", help=f"{', '.join(others)} or {last}.")
         common = [_keyword("format", formats[0], printed), *COMMON]
         guarded.__signature__ = own.replace(parameters=[*own.parameters.values(), *common])
         guarded.__annotations__ |= {each.name: each.annotation for each in common}
@@ -191,9 +185,7 @@ def _version(asked: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print the version and exit."
-        ),
+        Option("--version", callback=_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """What does reduced precision buy on this device, in speed, memory and accuracy?"""

@@ -4,19 +4,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from mptexp import api
 from mptexp.cli.common import Set, command, err, left_out, out, progress, result, say, working
 
 Backend = Annotated[
-    str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")
+    str | None, Option(help="tensorflow, jax or torch; by default what is installed.")
 ]
 
 
 @command("doctor --backend jax", ("table", "json"))
 def doctor(
     backend: Backend = None,
-    check: Annotated[bool, typer.Option("--check", help="Test the instruments.")] = False,
+    check: Annotated[bool, Option("--check", help="Test the instruments.")] = False,
 ) -> None:
     """Say what this machine has: device, 16-bit support, driver, libraries, versions.
 
@@ -55,10 +56,10 @@ def _check_instruments(backend: str) -> None:
 @command("gpu-hour --minutes 50")
 def gpu_hour(
     minutes: Annotated[
-        float, typer.Option(help="How long; the archive is whole by then.", min=1, max=1440)
+        float, Option(help="How long; the archive is whole by then.", min=1, max=1440)
     ] = 50,
     directory: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Results; the archive lies beside it.")
+        Path, Option("--out", metavar="DIR", help="Results; the archive lies beside it.")
     ] = Path("gpu-hour"),
     backend: Backend = None,
     overrides: Set = None,
@@ -75,10 +76,10 @@ def gpu_hour(
 
 @command("open gpu-hour.tar.gz --to from_gpu")
 def open_(
-    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="What gpu-hour packed.")],
-    folder: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="A new folder for it.")
-    ] = Path("from_gpu"),
+    archive: Annotated[Path, Argument(metavar="ARCHIVE", help="What gpu-hour packed.")],
+    folder: Annotated[Path, Option("--to", metavar="DIR", help="A new folder for it.")] = Path(
+        "from_gpu"
+    ),
 ) -> None:
     """Make the reports of an archive of gpu-hour, on a machine that has what the other lacked.
 

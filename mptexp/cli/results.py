@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from mptexp import api
 from mptexp.cli.common import (
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
 )
 def explain(
     trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A profiler's trace, or a directory with one.")
+        Path, Argument(metavar="TRACE", help="A profiler's trace, or a directory with one.")
     ],
     other: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="A second one: mixed, or after.")
+        Path | None, Argument(metavar="[OTHER]", help="A second one: mixed, or after.")
     ] = None,
     page: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write one HTML page.")
+        Path | None, Option("--out", metavar="FILE", help="Write one HTML page.")
     ] = None,
 ) -> None:
     """Say what bounds a training of yours, from a trace of PyTorch, JAX, TensorFlow or Nsight.
@@ -73,7 +74,7 @@ def explain(
 def report(
     directory: Dir,
     check: Annotated[
-        bool, typer.Option("--check", help="Make no report; say what is not valid.")
+        bool, Option("--check", help="Make no report; say what is not valid.")
     ] = False,
     notebook: Notebook = None,
 ) -> None:
@@ -116,14 +117,11 @@ def traces(directory: Dir) -> None:
 @command("publish reports/published --to site --url https://me.github.io/mptexp")
 def publish(
     directories: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Sweeps' directories, or folders of them."),
+        list[Path], Argument(metavar="DIR...", help="Sweeps' directories, or folders of them.")
     ],
-    site: Annotated[
-        Path, typer.Option("--to", metavar="SITE", help="A new folder, or an earlier site.")
-    ],
+    site: Annotated[Path, Option("--to", metavar="SITE", help="A new folder, or an earlier site.")],
     url: Annotated[
-        str, typer.Option(metavar="URL", help="Where the site will be: shared links show a figure.")
+        str, Option(metavar="URL", help="Where the site will be: shared links show a figure.")
     ] = "",
     notebook: Notebook = None,
 ) -> None:
@@ -144,7 +142,7 @@ def export(
     directory: Dir,
     target: Annotated[
         str,
-        typer.Option(
+        Option(
             "--to",
             metavar="FOLDER|mlflow|tensorboard",
             help="Where the files go; or the tracker that takes the runs.",
@@ -152,7 +150,7 @@ def export(
     ],
     store: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="URI|DIR",
             help="MLflow's tracking URI, or TensorBoard's log directory; default its own, or "
             "logs/<name of DIR>.",
@@ -187,13 +185,13 @@ def export(
 
 @command("compare reports/a100 reports/h100 --format markdown", ("table", "markdown", "json"))
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A sweep's directory.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another's: other device, versions.")],
+    a: Annotated[Path, Argument(metavar="A", help="A sweep's directory.")],
+    b: Annotated[Path, Argument(metavar="B", help="Another's: other device, versions.")],
     more_a: Annotated[
-        list[Path] | None, typer.Option("--a", metavar="DIR", help="Another session of A.")
+        list[Path] | None, Option("--a", metavar="DIR", help="Another session of A.")
     ] = None,
     more_b: Annotated[
-        list[Path] | None, typer.Option("--b", metavar="DIR", help="Another session of B.")
+        list[Path] | None, Option("--b", metavar="DIR", help="Another session of B.")
     ] = None,
 ) -> None:
     """Set two sweeps side by side: the points that both measured, the others, what else differs.
@@ -236,14 +234,14 @@ def _print_table(title: str, table: "pd.DataFrame") -> None:
 @command("merge reports/a100 reports/h100 --out reports/all")
 def merge(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Directories of one params file.")
+        list[Path], Argument(metavar="DIR...", help="Directories of one params file.")
     ],
     directory: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="One of them, a new or an empty one.")
+        Path, Option("--out", metavar="DIR", help="One of them, a new or an empty one.")
     ],
     prefer: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The one that decides where records or reports differ."),
+        Option(metavar="DIR", help="The one that decides where records or reports differ."),
     ] = None,
 ) -> None:
     """Copy the directories that several machines made of one params file together into one.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from mptexp import api
 from mptexp.cli.common import (
@@ -40,11 +41,9 @@ SEARCH = ", without the search for the largest batches and the runs at those tha
 
 @command("init first, then cd first && mptexp plan mine.yaml")
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Where; here if not given.")
-    ] = Path(),
+    folder: Annotated[Path, Argument(metavar="[DIR]", help="Where; here if not given.")] = Path(),
     study: Annotated[
-        str, typer.Option(metavar="NAME", help="Begin with a study that mptexp ships.")
+        str, Option(metavar="NAME", help="Begin with a study that mptexp ships.")
     ] = "",
 ) -> None:
     """Write a params file to begin with, its model, and the schema that editors check it by."""
@@ -62,7 +61,7 @@ def plan(
     directory: Out = None,
     repair: Repair = False,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Look at no data of yours, build no model of yours.")
+        bool, Option("--fast", help="Look at no data of yours, build no model of yours.")
     ] = False,
 ) -> None:
     """Show the runs of a params file, their state and cost.
@@ -124,32 +123,29 @@ def run(
     only: Only = None,
     overrides: Set = None,
     directory: Out = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Discard earlier results.")] = False,
     repair: Repair = False,
     retries: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=1000, help="Try a run that failed again, N times."),
+        int, Option(metavar="N", min=0, max=1000, help="Try a run that failed again, N times.")
     ] = 0,
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast/--keep-going", help="Stop at the first run that failed.")
+        bool, Option("--fail-fast/--keep-going", help="Stop at the first run that failed.")
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="MIN", min=0.01, max=1e6, help="End a run after MIN minutes; see timeout_min."
         ),
     ] = None,
     parallel: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, max=1024, help="N runs at a time on a CPU: timings not valid."
-        ),
+        Option(metavar="N", min=1, max=1024, help="N runs at a time on a CPU: timings not valid."),
     ] = 1,
     executor: Annotated[
-        str, typer.Option(help="local, or ray: on the devices of a Ray cluster.")
+        str, Option(help="local, or ray: on the devices of a Ray cluster.")
     ] = "local",
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster's head, or auto.")
+        str | None, Option(metavar="HOST:PORT", help="Of the Ray cluster's head, or auto.")
     ] = None,
     no_report: NoReport = False,
     data_dir: DataDir = None,
@@ -231,13 +227,13 @@ def _print_record(record: Mapping[str, Any]) -> None:
 @command("diagnose params/quickstart.yaml, or mptexp diagnose reports/quickstart")
 def diagnose(
     target: Annotated[
-        Path, typer.Argument(metavar="FILE|DIR", help="A params file, or a sweep's directory.")
+        Path, Argument(metavar="FILE|DIR", help="A params file, or a sweep's directory.")
     ],
     only: Only = None,
     overrides: Set = None,
     directory: Out = None,
     traces_only: Annotated[
-        bool, typer.Option("--traces-only", help="Trace steps; make no ablations.")
+        bool, Option("--traces-only", help="Trace steps; make no ablations.")
     ] = False,
     no_report: NoReport = False,
     data_dir: DataDir = None,
@@ -264,13 +260,11 @@ def advise(
     directory: Out = None,
     steps: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=25, max=10**6, help="Steps of a training; 100, with --layers 300."
-        ),
+        Option(metavar="N", min=25, max=10**6, help="Steps of a training; 100, with --layers 300."),
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help="Find the layers that must stay in float32 in it."),
+        Option(metavar="POLICY", help="Find the layers that must stay in float32 in it."),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:

@@ -1,9 +1,9 @@
 """How a run ended: its status, from the notebook's error, an exit status and what was printed."""
 
-import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from errno import EDQUOT, EMFILE, EMLINK, ENFILE, ENOBUFS, ENOSPC, EUSERS
 
 OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
 # Said by XLA; by TensorFlow on a GPU when a copy to the device finds no room; by PyTorch on a CPU;
@@ -12,18 +12,7 @@ NO_MEMORY = ("RESOURCE_EXHAUSTED", "Dst tensor is not initialized", "can't alloc
 NO_MEMORY += ("std::bad_alloc",)
 # What TensorFlow calls a ResourceExhaustedError too, after the system's own word for it (Abseil's
 # ErrnoToStatusCode): the disk, files and the like, of which nothing says that memory ran out.
-NOT_MEMORY = tuple(
-    os.strerror(number)
-    for number in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.EMLINK,
-        errno.ENOBUFS,
-        errno.EUSERS,
-    )
-)
+NOT_MEMORY = tuple(map(os.strerror, (ENOSPC, EDQUOT, EMFILE, ENFILE, EMLINK, ENOBUFS, EUSERS)))
 # oneDNN has no implementation of this type for this CPU: trying again will not help.
 NO_PRIMITIVE = "could not create a primitive descriptor"
 LAST_LINES = 10  # of a process that ended itself, in which it says why; its threads speak at once

@@ -26,20 +26,8 @@ CPU_ISAS = {
 
 # Words that make another model of what stands beside them: an RTX 3090 Ti is no RTX 3090, and a MIG
 # slice of an A100 no A100.
-VARIANTS = {
-    "ti",
-    "super",
-    "pro",
-    "max",
-    "ultra",
-    "ada",
-    "sff",
-    "laptop",
-    "mobile",
-    "nvl",
-    "d",
-    "mig",
-}
+VARIANTS = {"ti", "super", "pro", "max", "ultra", "ada", "sff", "laptop", "mobile", "nvl"}
+VARIANTS |= {"d", "mig"}
 
 
 # What follows a card's name in that of a virtual GPU: gigabytes and licence (10C, 24Q, 3B4, 5CME).

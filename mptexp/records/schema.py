@@ -110,14 +110,8 @@ def _adapter() -> TypeAdapter[Any]:
     said = dict.fromkeys(("limits_changed", "unwatched", "gpu_unread"), bool)
     read = {"stopped_s": Number, "throttle_reasons": list[str], **said}
     cells = _open("Cells", {**row, **read, "latency_warmup": Whole})
-    texts = (
-        "variable_dtype",
-        "initial_weights",
-        "data_order",
-        "fed",
-        "propagation",
-        "weight_format",
-    )
+    texts = ("variable_dtype", "initial_weights", "data_order", "fed")
+    texts += ("propagation", "weight_format")
     record = {
         **row,
         "error": str,
