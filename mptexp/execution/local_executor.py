@@ -3,11 +3,10 @@
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from mptexp.execution import device_slots, fork_client, supervisor
@@ -75,7 +74,7 @@ def execute(
     slots = device_slots.slots(how.parallel)
     free, waiting = list(slots), list(due)
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
-    stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
+    stop = threading.Event()
     forks = nullcontext(how.servers) if how.servers else fork_client.servers(slots)
     with ExitStack() as ending, forks as servers, ThreadPoolExecutor(len(slots)) as pool:
         try:
@@ -86,9 +85,7 @@ def execute(
                     yield planned, None
                     future = pool.submit(_execute, planned, job, how, taken, stop, servers)
                     working[future] = (planned, taken)
-                    future.add_done_callback(ended.put)
-                with suppress(Empty):
-                    future = ended.get(timeout=SIGNALS_S)
+                for future in wait(working, SIGNALS_S, FIRST_COMPLETED).done:
                     planned, taken = working.pop(future)
                     free += taken
                     yield planned, future.result()
