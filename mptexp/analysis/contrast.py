@@ -8,6 +8,7 @@ scales, emulated precision, ablations, two sweeps. The run is the unit, and two 
 block were made next to each other: their ratio or difference cancels the drift of the machine.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -139,16 +140,17 @@ def repeats_to_decide(found: Contrast) -> int | None:
     return int(enough[0]) if len(enough) else None
 
 
-def repeats_to_halve(blocks: int) -> int:
-    """Blocks whose t interval is at most half as wide as that of so many, of equal spread.
+def repeats_to_narrow(blocks: int, times: float) -> int:
+    """Blocks whose t interval is narrower by so many times than that of so many, of equal spread.
 
     At least FEWEST. Intervals that hold the chance of images too need more.
     """
-    level, more = (1 + CONFIDENCE) / 2, np.arange(max(blocks, 1) + 1, 5 * blocks + FEWEST + 1)
+    most = math.ceil(max(blocks, 2) * times**2) + FEWEST  # as Student's factor only falls
+    level, more = (1 + CONFIDENCE) / 2, np.arange(max(blocks, 1) + 1, most + 1)
     wide = special.stdtrit([*more - 1, max(blocks - 1, 1)], level) / np.sqrt(
         [*more, max(blocks, 2)]
     )
-    return max(FEWEST, int(more[wide[:-1] <= wide[-1] / 2][0]))
+    return max(FEWEST, int(more[wide[:-1] <= wide[-1] / times][0]))
 
 
 def _mean(values: np.ndarray, least: float) -> tuple[float, float, float]:

@@ -3,7 +3,7 @@
 import copy
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 Where = tuple[str | int, ...]
+SET = "Set on the command line"  # opens the comment that names what replaced a file's values
 GIVEN = [name for name in Run.model_fields if name != "block"]  # blocks come from repeats
 
 
@@ -53,7 +54,20 @@ def parse(
     if to_run:
         _check_devices(sweep, faults)
         _check_feasible(sweep, faults)
-    return sweep, yaml_documents.dump(document) if overrides else text
+    return sweep, _told(yaml_documents.dump(document), faults.overridden) if overrides else text
+
+
+def _told(text: str, names: Iterable[str]) -> str:
+    """The text with the names that were set in its opening comments, which speak of the file's own.
+
+    Not their values: they stand below, and a path is not to be published.
+    """
+    known = header(text).get(SET.lower(), "")
+    told = f"# {SET}: {', '.join(sorted({*filter(None, known.split(', ')), *names}))}"
+    lines = text.split("\n")
+    opening = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    kept = [line for line in lines[:opening] if not line.startswith(f"# {SET}: ")]
+    return "\n".join([*kept, told, *lines[opening:]])
 
 
 def text(sweep: Sweep) -> str:
@@ -351,7 +365,7 @@ def _where(sweep: Sweep, name: str, point: Mapping[str, Any], included: int) -> 
 
 
 def header(text: str) -> dict[str, str]:
-    """Question, cost and expected outcome: the `# Name: text` comments that open a params file."""
+    """Question, cost, expected outcome: the `# Name: text` comments that open a params file."""
     parts: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
@@ -359,7 +373,7 @@ def header(text: str) -> dict[str, str]:
             break
         words = line.lstrip("# ").rstrip()
         head, colon, rest = words.partition(": ")
-        if colon and head in ("Question", "Cost", "Expected"):
+        if colon and head in ("Question", "Cost", "Expected", SET):
             name, words = head.lower(), rest
         if name:
             parts[name] = f"{parts.get(name, '')} {words}".strip()

@@ -8,7 +8,7 @@ from mptexp.analysis.contrast import (
     Contrast,
     paired,
     repeats_to_decide,
-    repeats_to_halve,
+    repeats_to_narrow,
     unpaired,
 )
 
@@ -137,6 +137,6 @@ def test_repeats_that_halve_an_interval_are_the_fewest_that_do(blocks):
         values = values / values.std(ddof=1)
         return -paired(values, np.zeros(n), "difference").low
 
-    needed = repeats_to_halve(blocks)
+    needed = repeats_to_narrow(blocks, 2)
     assert half(needed) <= half(blocks) / 2 < half(needed - 1)
-    assert repeats_to_halve(1) == repeats_to_halve(2) == 3
+    assert repeats_to_narrow(1, 2) == repeats_to_narrow(2, 2) == 3

@@ -263,6 +263,17 @@ def test_set_is_checked_like_the_file(tmp_path, override, words):
         assert word in message
 
 
+def test_what_set_replaced_is_named_where_the_file_speaks_of_its_own(tmp_path):
+    # A page said "Cut: two epochs" of twenty, and asked of a policy that was taken out.
+    said = "# Question: Is it?\n# Cut: two epochs.\n"
+    _, text = accepted(tmp_path, said + GOOD, "epochs=3", "dataset=folder:/home/me/images")
+    assert text.startswith(f"{said}# Set on the command line: dataset, epochs\n")
+    assert params.header(text)["set on the command line"] == "dataset, epochs"
+    again = params.parse(text, "params.yaml", ["repeats=2"])[1]
+    assert again.count("# Set on the command line") == 1
+    assert params.header(again)["set on the command line"] == "dataset, epochs, repeats"
+
+
 def test_without_set_the_text_is_the_file(tmp_path):
     text = "# a comment\n" + GOOD
     assert accepted(tmp_path, text)[1] == text

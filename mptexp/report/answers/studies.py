@@ -129,10 +129,10 @@ def _at_other_sizes(rows: pd.DataFrame, tables: Tables) -> list[str]:
             for row in ends.itertuples()
         ]
         sentences.append(
-            f"{wording.verbatim(model)}, {in_words('phase', phase)}, published on one GPU, {MIXED} "
-            f"over float32 or TF32, {_why_apart(tables, model, phase)}: "
-            f"{wording.listed(published_ones)}. Measured here: {'; '.join(here)}. Only the ratios "
-            "compare."
+            f"{wording.verbatim(model)}, {in_words('phase', phase)}, published of single GPUs, "
+            f"{MIXED} over float32, or TF32 where that is the default, "
+            f"{_why_apart(tables, model, phase)}: {wording.listed(published_ones)}. "
+            f"Measured here: {'; '.join(here)}. Only the ratios compare."
         )
     return sentences
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, summary
+from mptexp.analysis import accuracy, contrast, summary
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import remeasuring
@@ -23,6 +23,7 @@ SEVERAL = 2  # epochs, from which a long training asks for accuracy
 MEMORY = "more memory, a smaller model or smaller images would compare them."  # no batch fits
 SMALLER = "a smaller batch, which fits all of them, would compare them."
 AGAIN = "mend what the runs without a result name; the same command makes them again"
+HALVED = 2  # times the margin that half an interval is: up to there halving it may decide
 UNPROVEN = {"too few repeats", "too few images", "images not recorded"}  # verdicts
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
@@ -39,7 +40,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         open_ = table[table.verdict == "undecided"]
-        advice = f"{_slow(tables, table)}{wording.more_repeats(int(open_.blocks.min()))}."
+        advice = f"{_slow(tables, table)}{_more_repeats(open_, by_measure[0][0])}."
     if not advice and verdicts == {"diverged"}:
         advice = f"keep {base}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
@@ -80,6 +81,17 @@ def of_epochs(tables: Tables) -> Iterator[Subject]:
 def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
     """The differences of each measure: accuracy and perplexity have no common axis."""
     return [(measure, of_task(table, measure.task)) for measure in task_words.met(table)]
+
+
+def _more_repeats(open_: pd.DataFrame, measure: Measure) -> str:
+    """What halves the intervals, and what would decide, where half of them is still too wide."""
+    blocks, margin = int(open_.blocks.min()), open_.margin.iloc[0]
+    times = ((open_.high - open_.low) / 2 / margin).min()
+    needed = wording.more_repeats(blocks)
+    if not times > HALVED:
+        return needed
+    decide = f"at least {contrast.repeats_to_narrow(blocks, times):,}"
+    return f"{needed}, and {decide} to tell {measure.margin(margin)}"
 
 
 def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from mptexp.analysis import loss_scale
+from mptexp.analysis import loss_scale, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, loss_scales
 from mptexp.report.first_screen.subject import NAMED, Subject, provisional, unclaimed
@@ -31,6 +31,9 @@ def of(tables: Tables) -> Iterator[Subject]:
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
     own = loss_scales.where(wording.verbatim(name)) + loss_scales.advice(rows, margin)
+    emulated = [name for name in dict.fromkeys(rows.policy) if name in summary.emulated(tables.ok)]
+    if own and emulated:
+        own += f" This device emulates {wording.listed(emulated)}: training here is slower with it."
     advice = caveats.remedies(tables, "accuracy") or own
     yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)
 

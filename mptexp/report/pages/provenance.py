@@ -15,7 +15,7 @@ from mptexp.report.tables import summary_tables
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.markdown import safe
-from mptexp.spec import dataset_paths
+from mptexp.spec import dataset_paths, params
 
 WITHOUT_NOTEBOOKS = (
     "This copy holds no executed notebooks: each run's record holds every sample and setting, and "
@@ -206,6 +206,9 @@ def reproduce(sweep: MeasuredSweep) -> str:
         *[f"- needed there: {text}" for text in next_commands.needs(sweep.tables, _places(sweep))],
         *[f"- PATH: where your copy of {safe(name)} lies" for name in _places(sweep)],
         f"- question: {safe(sweep.question)}",
+        f"- set when it was run, in place of what question and cost may say: {safe(set_)}"
+        if (set_ := sweep.header.get(params.SET.lower()))
+        else "",
         f"- mptexp, by version or commit: {versions}",
         *[f"- {text}" for text in _of_diagnosis(sweep)],
         f"- cost: {cost}",

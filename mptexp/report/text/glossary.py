@@ -13,7 +13,8 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "TF32": "float32 numbers whose products are formed with 10 bits of mantissa, on NVIDIA's "
     "Tensor Cores; from Ampere on the default of TensorFlow and JAX, and of PyTorch's "
     "convolutions.",
-    "mixed_float16": "Computes in float16 and keeps weights in float32; needs a loss scale.",
+    "mixed_float16": "Computes in float16 and keeps weights in float32; small gradients may need a "
+    "loss scale.",
     "mixed_bfloat16": "Computes in bfloat16, which has float32's range, and keeps weights in "
     "float32.",
     "float8": "As mixed_bfloat16, but what Dense and EinsumDense layers multiply is rounded to "

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.contrast import FEWEST, Contrast, repeats_to_halve
+from mptexp.analysis.contrast import FEWEST, Contrast, repeats_to_narrow
 from mptexp.analysis.points import POINT
 from mptexp.host.terminal import visible
 from mptexp.report.text.parameter_values import compiled_in_words, in_words, setting_in_words
@@ -429,7 +429,7 @@ def more_repeats(blocks: int) -> str:
     """What it takes for intervals that are too wide, of so many blocks, or for any."""
     if blocks < FEWEST:
         return f"it takes at least {FEWEST} repeats that end well, not {blocks}, for an interval"
-    more = repeats_to_halve(blocks)
+    more = repeats_to_narrow(blocks, 2)
     return f"it takes about {more} repeats, not {blocks}, to halve the intervals"
 
 

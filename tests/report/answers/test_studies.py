@@ -359,7 +359,8 @@ def test_a_policy_that_was_not_measured_is_why_no_ratio_stands_beside_a_publishe
     # The lie: "at batch sizes that were not measured here", of 32, which was.
     rows = [run(p, b, s) for b in range(3) for p, s in (("float32", 0.2), ("mixed_bfloat16", 0.1))]
     said = section(*rows).sentences[0]
-    assert "mixed_float16 over float32 or TF32, which was not measured here: " in said
+    tf32 = "mixed_float16 over float32, or TF32 where that is the default"
+    assert f"{tf32}, which was not measured here: " in said
     assert "batch sizes" not in said.partition("Measured here")[0]
 
 
@@ -377,7 +378,8 @@ def test_rates_published_for_this_device_at_no_batch_size_are_set_beside():
 def test_ratios_published_at_other_batch_sizes_stand_in_a_sentence():
     here = section(*both(3, model="resnet50", batch_size=8)).sentences[0]
     apart = "at batch sizes for which there is no such ratio here, or that are not stated: "
-    assert f"published on one GPU, mixed_float16 over float32 or TF32, {apart}" in here
+    over = "mixed_float16 over float32, or TF32 where that is the default"
+    assert f"published of single GPUs, {over}, {apart}" in here
     assert "2.61× to 3.08× ([NVIDIA, TensorFlow](https" in here
     assert "Measured here: mixed_float16 over float32 at batch size 8, 2.00× faster" in here
     beside = section(*both(3, model="resnet50", batch_size=256)).sentences

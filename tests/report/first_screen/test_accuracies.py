@@ -219,7 +219,11 @@ def test_a_policy_that_is_only_emulated_is_not_advised_while_its_accuracy_is_und
             made["history"][-1]["val_accuracy"] += change - 0.3
         return question.of(tables([made | {"timing": {}} for made in rows])).advice
 
-    more = "it takes about 5 repeats, not 3, to halve the intervals."
+    # Nor "5 repeats" alone, with which an interval is half of many times the margin.
+    more = (
+        "it takes about 5 repeats, not 3, to halve the intervals, and at least 1,540 to tell "
+        "1 percentage point."
+    )
     assert told(False) == more
     keep = "to train on this device keep float32: it emulates **mixed_float16**; "
     assert told(True) == keep + more

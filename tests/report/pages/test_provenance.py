@@ -118,6 +118,12 @@ def test_a_diagnosis_of_another_session_is_told(sweep):
     assert "mptexp of the traced runs: 0\\.2.0 5ab90d680998, 0.2.0 97b6965f54e7" in other
 
 
+def test_what_was_set_on_the_command_line_is_told():
+    text = provenance.reproduce(published("imagenette-128px-accuracy-cpu"))
+    told = "- set when it was run, in place of what question and cost may say: dataset, epochs"
+    assert f"{told}, repeats" in text
+
+
 def test_data_of_the_machine_that_measured_are_named_in_the_command(sweep):
     assert "PATH" not in provenance.reproduce(sweep)
     made = [record(block=block) for block in range(2)]
