@@ -554,8 +554,8 @@ def widened(record: Mapping[str, Any]) -> bool:
     A peak in 16 bits then bounds none of its products.
     """
     products = (record.get("profile") or {}).get("products") or {}
-    asked = record["work"]["ceilings"]["dtype"]
-    return asked not in BYTES and bool(products) and products.keys() <= BYTES.keys()
+    wide = bool(products) and products.keys() <= BYTES.keys()
+    return wide and record["work"]["ceilings"]["dtype"] not in BYTES
 
 
 def _is_no_faster(case: Case) -> bool:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from mptexp.analysis.contrast import Contrast
-from mptexp.diagnosis import ablations
+from mptexp.diagnosis import ablations, cause_times
 from mptexp.diagnosis.cause_times import Case, left, within_the_step
 from mptexp.diagnosis.causes import CAUSES
 from mptexp.diagnosis.effects import Effect
@@ -151,6 +151,23 @@ def test_what_64_bits_cost_is_not_laid_to_a_device_that_is_no_faster_in_16():
     sides = {"matrix": seconds, "matrix_before": seconds, "candidate": candidate}
     assert loss("float32 fallback", **sides).seconds == pytest.approx(0.006)
     assert loss("no faster type", **sides).seconds == pytest.approx(0.003)
+
+
+def test_a_program_that_xla_widened_is_bound_by_no_peak_in_16_bits():
+    # The lie: "a device that is slower in 16 bits, 104 ms", of products that are all in float32.
+    ceilings = {"matmul_flops_per_s": 5e13, "dtype": "bfloat16"}
+    half = {"work": {"ceilings": ceilings, "layers": []}}
+    sides = {"before": {"matrix": 0.005}, "after": {"matrix": 0.006}}
+    for products, named in (
+        ({"float32": 11}, False),
+        ({"float32": 1, "bfloat16": 10}, True),
+        ({}, True),
+    ):
+        found = loss("slower type", candidate=half | {"profile": {"products": products}}, **sides)
+        assert (found is not None) == named
+        assert cause_times.widened(half | {"profile": {"products": products}}) != named
+    float32 = {"work": {"ceilings": ceilings | {"dtype": "float32"}, "layers": []}}
+    assert not cause_times.widened(float32 | {"profile": {"products": {"float32": 11}}})
 
 
 def test_what_all_matrix_work_takes_longer_is_the_devices_and_no_layers():

@@ -114,6 +114,8 @@ def test_of_five_repeats_boxes_show_the_spread():
     runs = rows["spread_of_accuracy"].cases(sweep)[""]
     text = rows["spread_of_accuracy"].caption(runs)
     assert "at most 4 percentage points in float32 and 4 percentage points in mixed_float16" in text
+    # What is drawn of fewer is nothing: "at most 4" beside a table with 14 of four runs.
+    assert text.startswith("Dots are runs of policies with 5 or more at a point, boxes hold")
     fewer = MeasuredSweep(SweepDir(Path("unused")), repeated(4))
     assert not any(row.cases(fewer) for row in rows.values())
 

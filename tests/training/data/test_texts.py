@@ -163,6 +163,11 @@ def test_a_text_that_cannot_be_used_is_refused_in_a_sentence(
         load(f"text:{tmp_path / 'mine.txt'}", **parameters)
 
 
+def test_a_name_that_no_file_can_have_is_of_none():
+    with pytest.raises(DataError, match=r"does not exist; give a file or a folder$"):
+        load(f"text:{'a' * 300}")
+
+
 def test_a_folder_without_text_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"holds no text \(\.txt, \.text, \.md, \.rst\)"):
         load(f"text:{tmp_path}")
