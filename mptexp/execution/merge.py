@@ -227,15 +227,12 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
     faults = []
     for place in places:
         for number, part in enumerate(place.parts):
-            for path in store.record_files(part.runs):
-                try:
-                    record = store.read_record(path)
-                except RecordError as error:
-                    faults.append(f"{error}; not merged")
-                    continue
+            damaged: list[str] = []
+            for path, record in store.readable(part.runs, damaged):
                 copies.setdefault((number, record["run_id"]), []).append(
                     _as_copy(place, number, path.parent, record)
                 )
+            faults += [f"{text}; not merged" for text in damaged]
             earlier = store.superseded_records(part)
             faults += [f"{text}; kept as it is" for text in earlier.damaged + earlier.changed]
     return list(copies.values()), faults
