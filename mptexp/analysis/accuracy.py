@@ -35,6 +35,7 @@ UNDECIDABLE = (
     "images not recorded",
 )
 SINGLE = 2.0**-24  # by which Keras's float32 is off: 324 of 360 images are 0.8999999762
+LAST = 5  # epochs whose differences say how much the last one says
 MARGINS = 10  # that the interval of what looks equal may reach
 FREE = ("policy", "loss_scale", "seed", "block")
 COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "images", "margin"]
@@ -149,6 +150,29 @@ def _compared(tables: Tables) -> pd.DataFrame:
     """The trainings whose figures may be compared, with their `quality`, see `points`."""
     trained = tables.trained.assign(quality=points.quality(tables.trained))
     return validity.comparable(trained.dropna(subset="quality"))
+
+
+def in_last_epochs(tables: Tables, row: Mapping[str, Any]) -> pd.Series:
+    """The mean differences of a row of `differences` in each of the last epochs, by epoch.
+
+    At a constant learning rate accuracies move from epoch to epoch, and the last is one of them.
+
+    Returns:
+        Of accuracy, a fraction: candidate - baseline; empty of trainings that had not twice as many
+        epochs as LAST, all alike, in the same blocks.
+    """
+    sides = [row["baseline"], row["candidate"]]
+    runs = points.sharing(tables.trained, row)
+    runs = runs[runs.policy.isin(sides)]
+    blocks = runs.groupby("policy").block.agg(frozenset)
+    epochs = tables.epochs[tables.epochs.run_id.isin(runs.run_id)]
+    epochs = epochs.astype({"val_accuracy": float})
+    lengths = epochs.groupby("run_id").epoch.max()
+    if len(blocks) < len(sides) or blocks.nunique() > 1 or lengths.nunique() != 1:
+        return pd.Series(dtype=float)
+    means = epochs.groupby(["epoch", "policy"]).val_accuracy.mean().unstack()
+    made = (means[sides[1]] - means[sides[0]]).dropna()
+    return made.tail(LAST) if len(made) >= 2 * LAST else made[:0]
 
 
 def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]]:

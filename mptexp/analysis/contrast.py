@@ -9,6 +9,7 @@ block were made next to each other: their ratio or difference cancels the drift 
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -145,12 +146,13 @@ def repeats_to_narrow(blocks: int, times: float) -> int:
 
     At least FEWEST. Intervals that hold the chance of images too need more.
     """
-    most = math.ceil(max(blocks, 2) * times**2) + FEWEST  # as Student's factor only falls
-    level, more = (1 + CONFIDENCE) / 2, np.arange(max(blocks, 1) + 1, most + 1)
-    wide = special.stdtrit([*more - 1, max(blocks - 1, 1)], level) / np.sqrt(
-        [*more, max(blocks, 2)]
-    )
-    return max(FEWEST, int(more[wide[:-1] <= wide[-1] / times][0]))
+
+    def narrow(n: int) -> float:
+        return math.sqrt(n) / float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+
+    wanted = narrow(max(blocks, 2)) * times
+    most = math.ceil(max(blocks, 2) * times**2)  # as Student's factor only falls
+    return bisect_left(range(most), wanted, lo=FEWEST, key=narrow)
 
 
 def _mean(values: np.ndarray, least: float) -> tuple[float, float, float]:

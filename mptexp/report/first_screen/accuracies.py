@@ -23,6 +23,7 @@ SEVERAL = 2  # epochs, from which a long training asks for accuracy
 MEMORY = "more memory, a smaller model or smaller images would compare them."  # no batch fits
 SMALLER = "a smaller batch, which fits all of them, would compare them."
 AGAIN = "mend what the runs without a result name; the same command makes them again"
+MOST = 1000  # times the margin: nobody measures what would take a million repeats
 HALVED = 2  # times the margin that half an interval is: up to there halving it may decide
 UNPROVEN = {"too few repeats", "too few images", "images not recorded"}  # verdicts
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
@@ -45,6 +46,7 @@ def of(tables: Tables) -> Iterator[Subject]:
         advice = f"keep {base}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
+    sentences += _by_epoch(tables, table)
     # A chart has one axis: it shows the differences of the first measure.
     measure, shown = by_measure[0]
     shown = shown[shown.blocks > 0]
@@ -83,12 +85,22 @@ def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
     return [(measure, of_task(table, measure.task)) for measure in task_words.met(table)]
 
 
+def _by_epoch(tables: Tables, table: pd.DataFrame) -> list[str]:
+    """How far a single difference moves from epoch to epoch, of which the last is said."""
+    moved = accuracy.in_last_epochs(tables, table.iloc[0]) if len(table) == 1 else []
+    if not len(moved):
+        return []
+    measure = task_words.of(table.dataset.iloc[0])
+    differences = "Mean differences" if table.blocks.iloc[0] > 1 else "Differences"
+    return [f"{differences} of the last {len(moved)} epochs: {measure.between(moved)}."]
+
+
 def _more_repeats(open_: pd.DataFrame, measure: Measure) -> str:
     """What halves the intervals, and what would decide, where half of them is still too wide."""
     blocks, margin = int(open_.blocks.min()), open_.margin.iloc[0]
     times = ((open_.high - open_.low) / 2 / margin).min()
     needed = wording.more_repeats(blocks)
-    if not times > HALVED:
+    if not HALVED < times < MOST:
         return needed
     decide = f"at least {contrast.repeats_to_narrow(blocks, times):,}"
     return f"{needed}, and {decide} to tell {measure.margin(margin)}"

@@ -13,6 +13,7 @@ from builders import (
     text,
 )
 
+from mptexp.analysis import accuracy
 from mptexp.report.figures.answer import FIGURES
 from mptexp.report.first_screen import accuracies, question
 from mptexp.report.tables import text_tables
@@ -243,3 +244,36 @@ def test_what_is_shown_is_said_beside_what_few_repeats_leave_open():
         "bfloat16's accuracy beside float32's is lower in 1 of 2 settings and undecided (too few "
         "repeats) in 1"
     )
+
+
+@pytest.mark.parametrize(
+    ("sweep", "moved"),
+    [  # "−4.8" alone, of the last of five epochs; "+6.9", of one pair.
+        ("imagenette-accuracy-cpu", "Mean differences of the last 5 epochs: −4.8 to +3.6"),
+        ("imagenette-128px-accuracy-cpu", "Differences of the last 5 epochs: −3.8 to +6.9"),
+        ("imagenette-float16-cpu", ""),  # two epochs
+        ("sign-digits-cpu", ""),  # several differences
+    ],
+)
+def test_how_far_a_difference_moves_from_epoch_to_epoch_is_said(sweep, moved):
+    tables = published(sweep).tables
+    said = [s for s in question.of(tables).sentences if "of the last 5 epochs" in s]
+    assert said == [f"{moved} percentage points."] * bool(moved)
+
+
+def test_trainings_of_other_lengths_or_blocks_have_no_common_epochs():
+    rows = []
+    for policy, blocks in (("float32", 3), ("mixed_float16", 3)):
+        for block in range(blocks):
+            made = record(policy, block)
+            first = made["history"][-1]
+            made["history"] = [first | {"epoch": n, "val_accuracy": 0.9} for n in range(1, 11)]
+            rows.append(made)
+    row = accuracy.differences(tables(rows)).iloc[0]
+    assert accuracy.in_last_epochs(tables(rows), row).tolist() == [0.0] * 5
+    assert accuracy.in_last_epochs(tables(rows[:-1]), row).empty
+    shorter = rows[-1] | {"history": rows[-1]["history"][:9]}
+    assert accuracy.in_last_epochs(tables([*rows[:-1], shorter]), row).empty
+    assert accuracy.in_last_epochs(
+        tables([r | {"history": r["history"][:9]} for r in rows]), row
+    ).empty
