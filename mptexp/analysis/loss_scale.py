@@ -10,6 +10,8 @@ from mptexp.analysis import accuracy, contrast, points, validation_variance, val
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 
+NO_BASELINE = "no float32 beside it"  # verdict of runs in whose blocks none ended well
+
 
 @once
 def table(tables: Tables) -> pd.DataFrame:
@@ -23,9 +25,9 @@ def table(tables: Tables) -> pd.DataFrame:
         difference, low, high, blocks (of quality, see `points.quality`, from float32
         within a block, with intervals that hold for all rows together; of that float32 itself
         none), margin, verdict (see accuracy.verdict; or diverged; baseline diverged where runs of
-        the float32 compared with did; empty of that float32 itself), flags, skipped (median of the
-        steps that were left out), losses (of those that did not diverge: a tuple of the block and
-        every epoch's losses, of training and validation, for each).
+        the float32 compared with did; NO_BASELINE; empty of that float32 itself), flags, skipped
+        (median of the steps that were left out), losses (of those that did not diverge: the block
+        and every epoch's losses, of training and validation; none where any is not known).
     """
     runs = _runs(tables)
     rows = []
@@ -42,6 +44,8 @@ def table(tables: Tables) -> pd.DataFrame:
     made = pd.DataFrame(accuracy.claimed(rows, tables.options.equivalence_margin))
     if made.empty:
         return made
+    alone = (made.blocks == 0) & (made.verdict == "too few repeats")
+    made["verdict"] = made.verdict.mask(alone, NO_BASELINE)
     return made.sort_values(
         ["point", "policy", "loss_scale"], key=_order, kind="stable", ignore_index=True
     )
@@ -95,7 +99,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         "figure_low": figure.min(),
         "figure_high": figure.max(),
         "over": contrast.paired(good, others, "difference"),
-        "losses": tuple(sorted((b, *_losses(r)) for b, r in ended.record.items())),
+        "losses": _losses(ended.record),
         "spread": validation_variance.spread(*sides, margin),
         "margin": margin,
         "both": [
@@ -106,9 +110,14 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
     }
 
 
-def _losses(record: Mapping[str, Any]) -> tuple[float, ...]:
-    epochs = record.get("history") or []
-    return tuple(epoch.get(name, math.nan) for epoch in epochs for name in ("loss", "val_loss"))
+def _losses(records: Mapping[int, Mapping[str, Any]]) -> tuple[tuple[float, ...], ...]:
+    names = ("loss", "val_loss")
+    told = [
+        (block, *(epoch.get(name) for epoch in record.get("history") or () for name in names))
+        for block, record in sorted(records.items())
+    ]
+    known = all(len(own) > 1 and None not in own and not any(map(math.isnan, own)) for own in told)
+    return tuple(told) if known else ()
 
 
 def alike(rows: pd.DataFrame) -> list[pd.DataFrame]:

@@ -175,7 +175,8 @@ def _not_shown(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     first, *more = [f"{measure.between(r.difference)} {_with_all(r, tried)}" for r in each]
     first = first.replace(unit, f" {short} from {base}", 1)
     ends = wording.listed([first, *(other.replace(unit, "", 1) for other in more)])
-    return f"is {wording.UNDECIDED} ({wording.repeats(rows.blocks)}), in the mean {ends}"
+    mean = "in the mean " * bool((rows.blocks > 1).any())
+    return f"is {wording.UNDECIDED} ({wording.repeats(rows.blocks)}), {mean}{ends}"
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:
@@ -200,7 +201,8 @@ def title(rows: pd.DataFrame) -> str:
     that does not.
     """
     if without_baseline(rows):
-        return "float32 diverges too: nothing is shown of loss scales"
+        too = " too" * bool((rows.diverged[rows.policy != "float32"] > 0).any())
+        return f"float32 diverges{too}: nothing is shown of loss scales"
     trains = [(own, good) for own in _policies(rows) if len(good := _ending(own, "train"))]
     if not trains:
         return _by_failure(rows) or "No loss scale is shown to train as float32 does"
@@ -233,6 +235,11 @@ def without_baseline(rows: pd.DataFrame) -> bool:
     return bool((rows.verdict == BASE_LOST).any())
 
 
+def lacks_float32(rows: pd.DataFrame) -> bool:
+    """Whether no run of float32 stands beside any that did not diverge."""
+    return bool(rows.verdict.isin([loss_scale.NO_BASELINE, "diverged"]).all())
+
+
 def _by_failure(rows: pd.DataFrame) -> str:
     """Of the policy that fails with the fewest scales: with which, and what is open of the others.
 
@@ -259,6 +266,8 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
     """Which policy to take with which scale; what would show it, where nothing does so far."""
     if without_baseline(rows):
         return RETRY
+    if lacks_float32(rows):
+        return "measure float32 in the same blocks, without which nothing is shown of loss scales."
     parts = []
     for own in _policies(rows):
         policy, good = own.policy.iloc[0], _ending(own, "train")
@@ -408,14 +417,20 @@ def _finding(row: Any, measure: Measure) -> str:
     return measure.finding(row._asdict()) or BLANK
 
 
+def _with_step(text: str) -> tuple[str, int]:
+    """What a run says that diverged, without its step, and that; 0 where it names none."""
+    what, _, step = text.rpartition(STEP)
+    return (what, int(step)) if step.isdecimal() and what else (text, 0)
+
+
 def _not_finite(errors: Sequence[str]) -> str:
     """What diverged first in most of some runs, and in which steps of them."""
-    told = [error.partition("; ")[2].rpartition(STEP) for error in errors]
-    what, runs = Counter(opening for opening, *_ in told).most_common(1)[0]
-    steps = [int(step) for opening, _, step in told if opening == what and step.isdecimal()]
+    told = [_with_step(error.partition("; ")[2] or error) for error in errors]
+    what, runs = Counter(text for text, _ in told).most_common(1)[0]
+    steps = [step for text, step in told if text == what and step]
     of = f" (in {runs} of the {len(told)})" * (runs < len(told))
     if not steps:
-        return f"{told[0][2]}{of}"
+        return f"{what}{of}"
     first, last = min(steps), max(steps)
     when = f"{STEP}{first}" if first == last else f", in steps {first} to {last}"
     return f"{what}{when}{of}"

@@ -34,7 +34,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     emulated = [name for name in dict.fromkeys(rows.policy) if name in summary.emulated(tables.ok)]
     if own and emulated:
         own += f" This device emulates {wording.listed(emulated)}: training here is slower with it."
-    advice = caveats.remedies(tables, "accuracy") or own
+    spoils = "" if loss_scales.lacks_float32(rows) else caveats.remedies(tables, "accuracy")
+    advice = spoils or own
     yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)
 
 

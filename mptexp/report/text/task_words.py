@@ -86,10 +86,12 @@ class Measure:
         """What some undecided rows come to, for a title, which has no room for more.
 
         `undecided, +8.6 [−11.8, +29.1] percentage points`, of several from where to where their
-        intervals reach; else as `near`.
+        intervals reach, if there are any; else as `near`.
         """
         if accuracy.looks_equal(rows).all():
             return self.near(rows)
+        if rows.low.isna().all():
+            return f"{wording.UNDECIDED} ({wording.repeats(rows.blocks)})"
         if len(rows) == 1:
             unit = self.unit.partition(" of ")[0]
             return f"{wording.UNDECIDED}, {self.ends(rows.iloc[0])} {unit}"

@@ -226,3 +226,42 @@ def test_scales_that_trained_alike_to_the_last_bit_are_one_training():
         "dynamic scale. "
     )
     assert loss_scales.trained_alike(rows[rows.loss_scale != "dynamic"]) == ""
+
+
+def test_of_one_block_no_interval_is_said():
+    # "the other loss scales are undecided, intervals from +nan %", of a sweep with repeats=1.
+    known = published("loss-scale-gpt-cpu").tables.records
+    told = question.of(tables([one for one in known if one["parameters"]["block"] == 1]))
+    assert told.title.endswith(
+        "with a loss scale of 2¹⁵; the other loss scales are undecided (n = 1)"
+    )
+    assert not any("in the mean" in sentence for sentence in told.sentences)
+
+
+def test_scales_without_float32_lack_that_and_not_repeats():
+    known = published("loss-scale-gpt-cpu").tables.records
+    made = tables([one for one in known if one["parameters"]["policy"] != "float32"])
+    findings = loss_scales.text(loss_scale.table(made)).Finding
+    assert [text for text in findings if not text.startswith("diverged")] == [
+        "no float32 beside it"
+    ] * 5
+    # "train for more epochs, or with another learning rate", by one of its runs.
+    assert question.of(made).advice.startswith("measure float32 in the same blocks, without which")
+
+
+def test_losses_that_are_not_known_are_not_alike():
+    unknown = [
+        one | {"history": [epoch | {"loss": None} for epoch in one.get("history", [])]}
+        for one in published("loss-scale-deep-cpu").tables.records
+    ]
+    assert loss_scales.trained_alike(loss_scale.table(tables(unknown))) == ""
+
+
+def test_a_divergence_says_what_its_record_does_whatever_its_form():
+    found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
+    found += [
+        loss_scaled("mixed_float16", 2.0**15, block, None) | {"error": "the loss was not finite"}
+        for block in range(3)
+    ]
+    (finding,) = loss_scales.text(loss_scale.table(tables(found))).Finding[1:]
+    assert finding == "diverged, 3 of 3: the loss was not finite"
