@@ -33,7 +33,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     own = loss_scales.where(wording.verbatim(name)) + loss_scales.advice(rows, margin)
     emulated = [name for name in dict.fromkeys(rows.policy) if name in summary.emulated(tables.ok)]
     if own and emulated:
-        own += f" This device emulates {wording.listed(emulated)}: training here is slower with it."
+        own += f" This device emulates {wording.listed(emulated)}: slower training is expected."
     spoils = "" if loss_scales.lacks_float32(rows) else caveats.remedies(tables, "accuracy")
     advice = spoils or own
     yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)
