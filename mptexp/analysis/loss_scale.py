@@ -123,11 +123,25 @@ def _losses(records: Mapping[int, Mapping[str, Any]]) -> tuple[tuple[float, ...]
 def alike(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """The rows of one point and policy that trained alike to the last bit under several scales.
 
-    A scale that is a power of two changes no rounding, unless a gradient leaves the type's range.
+    In all blocks in which none of them diverged. A scale that is a power of two changes no
+    rounding, unless a gradient leaves the type's range.
     """
-    known = rows[(rows.losses.map(len) > 0) & (rows.diverged == 0)]
-    groups = [own for _, own in known.groupby("losses", sort=False)]
-    return [own for own in groups if own.loss_scale.map(number).nunique() > 1]
+    groups: list[dict[Any, dict[float, list[float]]]] = []
+    for index, told in rows.losses.items():
+        own = {block: losses for block, *losses in told}
+        fitting = [g for g in groups if all(_agree(own, other) for other in g.values())]
+        if fitting:
+            fitting[0][index] = own
+        else:
+            groups.append({index: own})
+    alike = [rows.loc[[*group]] for group in groups]
+    return [own for own in alike if own.loss_scale.map(number).nunique() > 1]
+
+
+def _agree(one: Mapping[float, Any], other: Mapping[float, Any]) -> bool:
+    """Whether two rows have blocks in common, and the same losses in all of them."""
+    common = one.keys() & other.keys()
+    return bool(common) and all(one[block] == other[block] for block in common)
 
 
 def number(scale: float | str) -> float:

@@ -64,10 +64,9 @@ def _told(text: str, names: Iterable[str]) -> str:
     """
     known = header(text).get(SET.lower(), "")
     told = f"# {SET}: {', '.join(sorted({*filter(None, known.split(', ')), *names}))}"
-    lines = text.split("\n")
-    opening = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    kept = [line for line in lines[:opening] if not line.startswith(f"# {SET}: ")]
-    return "\n".join([*kept, told, *lines[opening:]])
+    opening = yaml_documents.opening(text)
+    kept = [line for line in opening.split("\n")[:-1] if not line.startswith(f"# {SET}: ")]
+    return "\n".join([*kept, told, text[len(opening) :]])
 
 
 def text(sweep: Sweep) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import warnings
 from collections.abc import Collection, Mapping, Set
 from typing import Any
@@ -146,7 +147,12 @@ def published(text: str) -> str:
         given, lambda value: dataset_paths.shortened(named.get(value, value))
     )
     # A path that YAML has otherwise than as it is, such as with an escape, is in none of the text.
-    return text if content(text) == wanted else dump(wanted)
+    return text if content(text) == wanted else opening(text) + dump(wanted)
+
+
+def opening(text: str) -> str:
+    """The comments with which a document begins."""
+    return re.match(r"(#.*\n)*", text)[0]  # type: ignore[index]
 
 
 def content(text: str) -> Any:

@@ -274,6 +274,12 @@ def test_what_set_replaced_is_named_where_the_file_speaks_of_its_own(tmp_path):
     assert params.header(again)["set on the command line"] == "dataset, epochs, repeats"
 
 
+def test_what_set_replaced_is_named_below_a_comment_with_another_end_of_line(tmp_path):
+    sweep, text = accepted(tmp_path, f"# one\u2028# line\n{GOOD}", "epochs=3")
+    assert "# line\n# Set on the command line: epochs\ndefaults:" in text
+    assert params.parse(text, "params.yaml")[0] == sweep
+
+
 def test_without_set_the_text_is_the_file(tmp_path):
     text = "# a comment\n" + GOOD
     assert accepted(tmp_path, text)[1] == text

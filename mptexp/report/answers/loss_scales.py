@@ -60,24 +60,37 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
                 dynamic = ""
         parts += filter(None, [*_open(own), *_fails(own), dynamic])
         if parts:
-            made.append(f"{head}**{own.policy.iloc[0]}** {wording.listed(parts)}.")
+            said = f"{head}**{own.policy.iloc[0]}** {wording.listed(parts)}."
+            made.append(said + " Without a loss scale it fares as with 1." * _fares_as_with_1(own))
     return made
+
+
+def _fares_as_with_1(own: pd.DataFrame) -> bool:
+    """Whether both no scale and a scale of 1 were measured, which sentences name alike."""
+    verdicts = own.set_index("loss_scale").verdict
+    return {"none", 1.0} <= {*verdicts.index} and verdicts["none"] == verdicts[1.0]
 
 
 def trained_alike(rows: pd.DataFrame) -> str:
     """Which scales trained alike to the last bit: each of them is no evidence of its own."""
     said = [
-        f"**{policy}** {_with_all(same, _tried(own))}"
+        f"**{policy}** {_with_all(same, _tried(own))}{_and_none(same)}"
         for policy, own in rows.groupby("policy", sort=False)
         for same in loss_scale.alike(own)
     ]
     if not said:
         return ""
     return (
-        f"Bit for bit the same losses in every epoch and block: {'; '.join(said)}. A power of two "
-        "changes no rounding, unless a gradient leaves the type's range: these scales are one "
-        "training, not several."
+        "Bit for bit the same losses in every epoch of the blocks in which none diverged: "
+        f"{'; '.join(said)}. A power of two changes no rounding, unless a gradient leaves the "
+        "type's range: these scales are one training, not several."
     )
+
+
+def _and_none(rows: pd.DataFrame) -> str:
+    """That one of the rows is without a loss scale, which numbers name like a scale of 1."""
+    others = set(rows.loss_scale) - {"none", "dynamic"}
+    return ", and without one" * bool(others and (rows.loss_scale == "none").any())
 
 
 def _trains(own: pd.DataFrame) -> str:
@@ -396,7 +409,7 @@ def text(rows: pd.DataFrame) -> pd.DataFrame:
             "Loss scale": rows.loss_scale.map(wording.power),
             "Runs": rows.runs.astype(str),
             measure.heading: [
-                measure.mean(row.figure, row.figure_low, row.figure_high, row.runs)
+                measure.mean(row.figure, row.figure_low, row.figure_high, row.runs) + _ended(row)
                 for row in records
             ],
             f"{wording.capitalized(measure.unit)} from float32": [
@@ -409,6 +422,12 @@ def text(rows: pd.DataFrame) -> pd.DataFrame:
             **column_formats.shown(rows, "skipped"),
         }
     )
+
+
+def _ended(row: Any) -> str:
+    """` (n = 4)`: of how many runs a figure is, where others diverged."""
+    ended = row.runs - row.diverged
+    return f" (n = {ended})" * bool(row.diverged and ended)
 
 
 def _finding(row: Any, measure: Measure) -> str:

@@ -157,10 +157,14 @@ def _together(findings: Iterable[str]) -> str:
     return INCONSISTENT if INCONSISTENT in met else met.pop() if len(met) == 1 else INCONCLUSIVE
 
 
+# Of what no interval decides: what more images may, and what needs none.
+TESTED = ("diverged", "too few images")
+
+
 def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to."""
     rows = _accuracies(tables, policy)
-    rows = rows[~rows.verdict.isin(accuracy.UNDECIDABLE) | (rows.verdict == "diverged")]
+    rows = rows[~rows.verdict.isin(accuracy.UNDECIDABLE) | rows.verdict.isin(TESTED)]
     if rows.empty:
         return NOTHING
     words, lost = words | {"diverged": INCONSISTENT}, rows[rows.verdict == "diverged"]
@@ -423,7 +427,7 @@ CLAIMS = (
     ),
     Claim(
         "bfloat16 converges as float32 does",
-        "the same answers",
+        "a question and its answers",
         f"the difference of mixed_bfloat16 lies within {MARGIN}, or below it",
         lambda tables: _by_accuracy(
             tables,
@@ -433,22 +437,23 @@ CLAIMS = (
     ),
     Claim(
         "A loss scale must be chosen",
-        "the same answers",
+        "a question and its answers",
         "mixed_float16 fails without a scale and trains with one above 1; that some scale is too "
         "large or too small does not show it",
         _scale_must_be_chosen,
     ),
     Claim(
         "Too large a loss scale gives Inf and NaN",
-        "the same answers",
-        "every run diverges with a scale above all that train, or else that are not shown to fail",
+        "a question and its answers",
+        "every run diverges with a scale above all with which it trains; where it is shown to with "
+        "none, above all with which it is not shown to fail",
         _too("diverge", operator.gt),
     ),
     Claim(
         "Too small a loss scale does not converge",
-        "the same answers",
-        "a scale below all that train, or else that are not shown to fail, falls behind float32 by "
-        f"more than {MARGIN}",
+        "a question and its answers",
+        f"it falls behind float32 by more than {MARGIN} with a scale below all with which it "
+        "trains; where it is shown to with none, below all with which it is not shown to fail",
         _too("stall", operator.lt),
     ),
     Claim(

@@ -513,7 +513,7 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
         "Software": (rows.system, [_software(r) for r in tables.records if r.get("in_force")]),
         "Images, width of the network": (rows.dataset, images),
         "Input": (rows.study.map({"keydana2020": keydana}), inputs),
-        "Intervals": (["none"], [intervals]),
+        "Intervals of times": (["none"], [intervals]),
     }
     lines = [[name, *map(_several, both)] for name, both in sides.items()]
     lines += [

@@ -104,7 +104,7 @@ def _possible(verdict: Verdict) -> str:
     if math.isnan(verdict.possible):
         peak = f"the measured peak is {wording.factor(verdict.peak_ratio)}× the baseline's"
         return f", as its layers alone are (about {about}× {how}; {peak})"
-    return f", where its layers alone would be about {about}× {how}"
+    return f", where its layers alone would at best be about {about}× {how}"
 
 
 def _roughly(ratio: float) -> str:
@@ -255,7 +255,7 @@ BREAKDOWN = Section(
     "Where the time of a step goes",
     "From a trace of steps that follow the timed ones. Every instant belongs to the operations "
     "active at that instant, in equal shares; instants without any are input, host or idle. "
-    "Tracing makes steps longer: the rows add up to the step of the same run before its trace; on "
+    "Tracing changes a step: the rows add up to the step of the same run before its trace; on "
     "a GPU the waits are scaled to it and kernels keep their time, on a CPU all rows are scaled "
     "alike, but for a wait for input that was longer then.",
     why_tables.breakdown_rows,

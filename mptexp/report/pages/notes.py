@@ -31,7 +31,7 @@ ACCURACY = (
 )
 PERPLEXITY = (
     "Perplexity: the exponential of the mean loss per token; guessing evenly gives the number of "
-    "tokens, and 1 is certainty. Differences are of its logarithm."
+    "tokens, and 1 is certainty. Its means are geometric, differences are of its logarithm."
 )
 BEST_BATCHES = (
     "The first table of this report compares policies at the same batch size; this one gives every "

@@ -222,8 +222,8 @@ def test_scales_that_trained_alike_to_the_last_bit_are_one_training():
     # The lie: the dynamic scale as evidence of its own, which never moved from a fixed one.
     rows = loss_scale.table(published("loss-scale-deep-cpu").tables)
     assert loss_scales.trained_alike(rows).startswith(
-        "Bit for bit the same losses in every epoch and block: **mixed_float16** with 2¹⁵ and the "
-        "dynamic scale. "
+        "Bit for bit the same losses in every epoch of the blocks in which none diverged: "
+        "**mixed_float16** with 2¹⁵ and the dynamic scale. "
     )
     assert loss_scales.trained_alike(rows[rows.loss_scale != "dynamic"]) == ""
 
@@ -265,3 +265,25 @@ def test_a_divergence_says_what_its_record_does_whatever_its_form():
     ]
     (finding,) = loss_scales.text(loss_scale.table(tables(found))).Finding[1:]
     assert finding == "diverged, 3 of 3: the loss was not finite"
+
+
+def test_what_trained_alike_is_told_beside_one_that_diverged_and_without_a_scale():
+    # The dynamic scale and 2¹⁵, alike in the five blocks of six in which neither diverged.
+    told = loss_scales.trained_alike(loss_scale.table(published("loss-scale-gpt-cpu").tables))
+    assert ": **mixed_float16** with 2¹⁵ and the dynamic scale. " in told
+    told = loss_scales.trained_alike(loss_scale.table(published("loss-scale-cpu").tables))
+    assert "**float32** with 2⁻¹⁶ to 2²⁴ and the dynamic scale, and without one;" in told
+
+
+def test_a_figure_beside_runs_that_diverged_says_of_how_many_it_is():
+    rows = loss_scales.text(loss_scale.table(published("loss-scale-gpt-cpu").tables))
+    assert [cell for cell in rows["Validation perplexity"] if "n =" in cell] == [
+        "12.64 (11.69–13.72) (n = 5)"
+    ]
+
+
+def test_what_numbers_name_like_a_scale_of_1_is_told_apart():
+    (said, *_) = loss_scales.sentences(loss_scale.table(published("loss-scale-cpu").tables))
+    assert said.endswith(" Without a loss scale it fares as with 1.")
+    (said, *_) = loss_scales.sentences(loss_scale.table(published("loss-scale-gpt-cpu").tables))
+    assert "fares" not in said

@@ -268,10 +268,13 @@ def test_what_differs_is_said_for_both_sides():
     assert here["Images, width of the network"] == "folder:~/signs, 64 × 64, width 0.5"
     assert "12894 train / 500 val" in there["Images, width of the network"]
     assert (here["Input"], there["Input"][:6]) == ("prefetched input", "resize")
-    assert (here["Intervals"], there["Intervals"]) == ("none: too few repeats", "none")
-    assert differs(*both(3))["Measured here"]["Intervals"] == "95 % over blocks"
+    assert (here["Intervals of times"], there["Intervals of times"]) == (
+        "none: too few repeats",
+        "none",
+    )
+    assert differs(*both(3))["Measured here"]["Intervals of times"] == "95 % over blocks"
     unknown = [made | {"identity": None} for made in both(3)]
-    assert differs(*unknown)["Measured here"]["Intervals"] == "none: not valid"
+    assert differs(*unknown)["Measured here"]["Intervals of times"] == "none: not valid"
     failed = run("mixed_float16", 5) | {"status": "failed", "in_force": {}, "timing": {}}
     assert differs(*both(), failed)["Measured here"]["Software"] == "without XLA"
     many = differs(run("float32", model="resnet50", batch_size=256))
