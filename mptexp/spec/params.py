@@ -18,7 +18,7 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 Where = tuple[str | int, ...]
-SET = "Set on the command line"  # opens the comment that names what replaced a file's values
+SET = "Set when it was run"  # opens the comment that names what replaced a file's values
 GIVEN = [name for name in Run.model_fields if name != "block"]  # blocks come from repeats
 
 
@@ -54,7 +54,12 @@ def parse(
     if to_run:
         _check_devices(sweep, faults)
         _check_feasible(sweep, faults)
-    return sweep, _told(yaml_documents.dump(document), faults.overridden) if overrides else text
+    if not overrides:
+        return sweep, text
+    made = yaml_documents.dump(document)
+    if not yaml_documents.opening(made):  # as where `---` follows them
+        made = yaml_documents.opening(text) + made
+    return sweep, _told(made, faults.overridden)
 
 
 def _told(text: str, names: Iterable[str]) -> str:

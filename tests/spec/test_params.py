@@ -267,16 +267,23 @@ def test_what_set_replaced_is_named_where_the_file_speaks_of_its_own(tmp_path):
     # A page said "Cut: two epochs" of twenty, and asked of a policy that was taken out.
     said = "# Question: Is it?\n# Cut: two epochs.\n"
     _, text = accepted(tmp_path, said + GOOD, "epochs=3", "dataset=folder:/home/me/images")
-    assert text.startswith(f"{said}# Set on the command line: dataset, epochs\n")
-    assert params.header(text)["set on the command line"] == "dataset, epochs"
+    assert text.startswith(f"{said}# Set when it was run: dataset, epochs\n")
+    assert params.header(text)["set when it was run"] == "dataset, epochs"
     again = params.parse(text, "params.yaml", ["repeats=2"])[1]
-    assert again.count("# Set on the command line") == 1
-    assert params.header(again)["set on the command line"] == "dataset, epochs, repeats"
+    assert again.count("# Set when it was run") == 1
+    assert params.header(again)["set when it was run"] == "dataset, epochs, repeats"
+
+
+def test_set_loses_no_question_before_the_start_of_a_document(tmp_path):
+    text = f"# Question: Is it?\n---\n{GOOD}"
+    _, made = accepted(tmp_path, text, "epochs=3")
+    assert made.startswith("# Question: Is it?\n# Set when it was run: epochs\n")
+    assert params.header(made)["question"] == params.header(text)["question"] == "Is it?"
 
 
 def test_what_set_replaced_is_named_below_a_comment_with_another_end_of_line(tmp_path):
     sweep, text = accepted(tmp_path, f"# one\u2028# line\n{GOOD}", "epochs=3")
-    assert "# line\n# Set on the command line: epochs\ndefaults:" in text
+    assert "# line\n# Set when it was run: epochs\ndefaults:" in text
     assert params.parse(text, "params.yaml")[0] == sweep
 
 

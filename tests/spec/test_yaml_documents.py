@@ -131,7 +131,7 @@ def test_no_path_of_several_parts_is_published(text, left):
 
 def test_a_path_that_is_written_otherwise_takes_no_comment_with_it():
     # Published without its question and what was set, where YAML had folded the path.
-    opening = "# Question: Is it?\n# Set on the command line: dataset\n"
+    opening = "# Question: Is it?\n# Set when it was run: dataset\n"
     path = "dataset: folder:/home/alice/a long\n    name/pics\n"
     made = yaml_documents.published(f"{opening}defaults:\n  {path}")
     assert made.startswith(opening)

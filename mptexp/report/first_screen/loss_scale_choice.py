@@ -31,7 +31,9 @@ def of(tables: Tables) -> Iterator[Subject]:
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
     own = loss_scales.where(wording.verbatim(name)) + loss_scales.advice(rows, margin)
-    emulated = [name for name in dict.fromkeys(rows.policy) if name in summary.emulated(tables.ok)]
+    runs = tables.ok[tables.ok.run_id.isin({run_id for ids in rows.run_ids for run_id in ids})]
+    slow = summary.emulated(runs)
+    emulated = [policy for policy in dict.fromkeys(rows.policy) if policy in slow]
     if own and emulated:
         own += f" This device emulates {wording.listed(emulated)}: slower training is expected."
     spoils = "" if loss_scales.lacks_float32(rows) else caveats.remedies(tables, "accuracy")

@@ -100,3 +100,25 @@ def test_a_point_without_xla_has_no_second_with():
     assert loss_scales.where("with XLA, model mlp") == "with XLA, model mlp: "
     assert wording.capitalized(loss_scales.where("model mlp")) == "With model mlp: "
     assert loss_scales.where("") == ""
+
+
+def test_what_one_of_two_devices_emulates_is_not_said_of_the_other():
+    # "take mixed_float16 … This device emulates mixed_float16", of the one that does not.
+    def of(device, emulated):
+        runs = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
+        for scale, figure in (("none", 0.3), ("dynamic", 0.98)):
+            runs += [loss_scaled("mixed_float16", scale, b, figure) for b in range(3)]
+        for made in runs:
+            made["parameters"]["gpu_model"] = device
+            made["run_id"] = f"{device.lower()}{made['run_id'][1:]}"
+            own = emulated and made["parameters"]["policy"] != "float32"
+            made["in_force"] = made.get("in_force", {}) | {"emulated": own}
+        return runs
+
+    both = question.of(identified(tables([*of("A", False), *of("B", True)]))).advice
+    assert both == "with device A: take **mixed_float16** with the dynamic loss scale."
+    alone = question.of(identified(tables(of("B", True)))).advice
+    assert alone == (
+        "take **mixed_float16** with the dynamic loss scale. This device emulates mixed_float16: "
+        "slower training is expected."
+    )
