@@ -33,6 +33,8 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "repeats apart": "A policy's times over the times of the same block's other runs differ by "
     "more than a quarter between blocks, so that something else than the policy decided them.",
     "interference": "Other programs used the device while steps were timed.",
+    "not trained": "At chance level when it ended: guessing does as well, so that a difference "
+    "says nothing of precision; a finding where float32 did learn.",
     "in parallel": "Several runs shared the machine, so that no time is valid.",
     **{row.words: row.term for row in parameter_values.ROWS if row.meaning},
     "XLA": "The compiler that fuses a model's operations, jit_compile in Keras.",
