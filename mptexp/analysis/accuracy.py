@@ -39,7 +39,7 @@ LAST = 5  # epochs whose differences say how much the last one says
 MARGINS = 10  # that the interval of what looks equal may reach
 FREE = ("policy", "loss_scale", "seed", "block")
 COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "images", "margin"]
-COMPARED += ["verdict", "flags"]
+COMPARED += ["verdict", "flags", "least_half"]
 
 
 @once
@@ -196,6 +196,7 @@ def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any
     return [
         row
         | (concluded(row, over, said, spread.images, both, margin) if other else _itself(row, both))
+        | {"least_half": spread.half}
         for row, over, said, spread, both, other in columns
     ]
 

@@ -18,8 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from mptexp.analysis.comparability import Record
+from mptexp.analysis.contrast import CONFIDENCE
 
 # Two images more, one that each side alone gets right: with no difference among the images that
 # there are, it is not known that there is none among others (Bonett and Price 2012).
@@ -43,6 +45,11 @@ class Spread:
     variance: float = 0.0
     freedom: float = 1.0
     images: int = 0
+
+    @property
+    def half(self) -> float:
+        """Half the interval that endless repeats on the same images would leave."""
+        return float(special.stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(self.variance)
 
 
 def correct(record: Record) -> np.ndarray | None:

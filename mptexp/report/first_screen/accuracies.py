@@ -1,5 +1,6 @@
 """Accuracy, where no time is valid or nothing is compared; at last, what ran without comparison."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ MEMORY = "more memory, a smaller model or smaller images would compare them."  #
 SMALLER = "a smaller batch, which fits all of them, would compare them."
 AGAIN = "mend what the runs without a result name; the same command makes them again"
 MOST = 1000  # times the margin: nobody measures what would take a million repeats
+ALMOST = 0.9  # of half an interval: what images leave of it can hardly be halved by repeats
 HALVED = 2  # times the margin that half an interval is: up to there halving it may decide
 UNPROVEN = {"too few repeats", "too few images", "images not recorded"}  # verdicts
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
@@ -96,11 +98,25 @@ def _by_epoch(tables: Tables, table: pd.DataFrame) -> list[str]:
 
 
 def _more_repeats(open_: pd.DataFrame, measure: Measure) -> str:
-    """What halves the intervals, and what would decide, where half of them is still too wide."""
+    """What halves the intervals, and what would decide, where half of them is still too wide.
+
+    Repeats narrow what trainings differ by, and leave what few images hide.
+    """
     blocks, margin = int(open_.blocks.min()), open_.margin.iloc[0]
-    times = ((open_.high - open_.low) / 2 / margin).min()
-    needed = wording.more_repeats(blocks)
-    if not HALVED < times < MOST:
+    row = open_.loc[(open_.high - open_.low).fillna(math.inf).idxmin()]
+    half, least = (row.high - row.low) / 2, row.least_half
+    images = f"more validation {measure.task.example}s"
+    if least > ALMOST * half / 2:
+        ends = measure.reach(pd.DataFrame({"low": [-least], "high": [least]}))
+        return f"it takes {images}: on these, repeats without end would leave {ends} either way"
+    own = math.sqrt(half**2 - least**2)  # of the repeats
+    needed = wording.more_repeats(blocks, own / math.sqrt((half / 2) ** 2 - least**2))
+    if half <= HALVED * margin:
+        return needed
+    if least >= margin:
+        return f"{needed}, and {images} to tell {measure.margin(margin)}"
+    times = own / math.sqrt(margin**2 - least**2)
+    if not times < MOST:
         return needed
     decide = f"at least {contrast.repeats_to_narrow(blocks, times):,}"
     return f"{needed}, and {decide} to tell {measure.margin(margin)}"

@@ -122,7 +122,7 @@ def best_batch_sizes(tables: Tables) -> pd.DataFrame:
 
 def accuracies(tables: Tables) -> pd.DataFrame:
     """Differences in accuracy, or in a text's loss: a row per point and pair."""
-    return accuracy.differences(tables).rename(columns=CLAIM)
+    return accuracy.differences(tables).drop(columns="least_half").rename(columns=CLAIM)
 
 
 def _with_rates(table: pd.DataFrame) -> pd.DataFrame:

@@ -79,7 +79,7 @@ class Measure:
         """
         row, opening = rows.iloc[0], "about the same in the mean" + f" as {of}" * bool(of)
         if len(rows) > 1 or not of:
-            return f"{opening}, at most {self._reach(rows)} either way"
+            return f"{opening}, at most {self.reach(rows)} either way"
         return f"{opening}, {self.ends(row)} {self.unit}"
 
     def open(self, rows: pd.DataFrame) -> str:
@@ -98,7 +98,7 @@ class Measure:
         reach = self.between(pd.concat([rows.low, rows.high])).partition(" of ")[0]
         return f"{wording.UNDECIDED}, intervals from {reach}"
 
-    def _reach(self, rows: pd.DataFrame) -> str:
+    def reach(self, rows: pd.DataFrame) -> str:
         """The farthest end of the intervals of some rows, without a sign."""
         ends = pd.concat([rows.low, rows.high]).map(self.change).abs()
         reach = wording.signed_range(*[ends.max() * 100] * 2).replace("+", "")

@@ -425,11 +425,15 @@ def repeats(blocks: pd.Series) -> str:
     return f"n = {least}" if least == most else f"n = {least} to {most}"
 
 
-def more_repeats(blocks: int) -> str:
-    """What it takes for intervals that are too wide, of so many blocks, or for any."""
+def more_repeats(blocks: int, times: float = 2) -> str:
+    """What it takes for intervals that are too wide, of so many blocks, or for any.
+
+    Args:
+        times: by which what repeats differ by is to count for less, where images count too.
+    """
     if blocks < FEWEST:
         return f"it takes at least {FEWEST} repeats that end well, not {blocks}, for an interval"
-    more = repeats_to_narrow(blocks, 2)
+    more = repeats_to_narrow(blocks, times)
     return f"it takes about {more} repeats, not {blocks}, to halve the intervals"
 
 
