@@ -220,12 +220,19 @@ def title(rows: pd.DataFrame) -> str:
     if not trains:
         return _by_failure(rows) or "No loss scale is shown to train as float32 does"
     own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
-    policy = own.policy.iloc[0]
+    policy, lost = own.policy.iloc[0], _hopeless(rows)
+    others = f"; {wording.listed(lost)} with none that was measured" * bool(lost)
     if len(good) == len(own) > 1:
-        return f"{policy} {_trains(own)} with every loss scale that was measured"
+        return f"{policy} {_trains(own)} with every loss scale that was measured{others}"
     fails = [*_fails(own), *_dynamic_fails(own)]
     trained = f"{policy} {_trains(own)} {_with_all(good, _tried(own), named=True)}"
-    return f"{trained}, and {wording.listed(fails)}" if fails else trained
+    return (f"{trained}, and {wording.listed(fails)}" if fails else trained) + others
+
+
+def _hopeless(rows: pd.DataFrame) -> list[str]:
+    """The policies that are shown to fail with several loss scales, and with every one of them."""
+    policies = _policies(rows)
+    return [o.policy.iloc[0] for o in policies if len(_ending(o, *FAILS)) == len(o) > 1]
 
 
 def _policies(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -291,7 +298,11 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
         elif len(good):
             parts.append(f"**{policy}** {_with_all(good, _tried(own), named=True)}")
     if parts:
-        return f"take {' or '.join(parts)}."
+        lost = [f"**{policy}**" for policy in _hopeless(rows)]
+        avoid = (
+            f"; avoid {wording.listed(lost)}: no loss scale that was measured helps" if lost else ""
+        )
+        return f"take {' or '.join(parts)}{avoid}."
     undecided = _undecided(rows[rows.policy != "float32"])
     few = undecided.verdict == "too few images"
     if not few.any():
