@@ -298,10 +298,8 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
         elif len(good):
             parts.append(f"**{policy}** {_with_all(good, _tried(own), named=True)}")
     if parts:
-        lost = [f"**{policy}**" for policy in _hopeless(rows)]
-        avoid = (
-            f"; avoid {wording.listed(lost)}: no loss scale that was measured helps" if lost else ""
-        )
+        lost = wording.listed([f"**{policy}**" for policy in _hopeless(rows)])
+        avoid = f"; avoid {lost}: no loss scale that was measured helps" * bool(lost)
         return f"take {' or '.join(parts)}{avoid}."
     undecided = _undecided(rows[rows.policy != "float32"])
     few = undecided.verdict == "too few images"

@@ -290,7 +290,7 @@ def test_what_numbers_name_like_a_scale_of_1_is_told_apart():
 
 
 def test_a_policy_that_fails_with_every_scale_is_named_beside_one_that_trains():
-    # "mixed_bfloat16 trains as float32 does", and not a word of mixed_float16, 10 to 93 points less.
+    # "mixed_bfloat16 trains as float32 does", and no word of mixed_float16, 10 to 93 points less.
     found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
     found += [loss_scaled("mixed_bfloat16", "none", b, 0.98) for b in range(3)]
     for scale, figure in ((1.0, 0.3), (1024.0, 0.4), ("dynamic", 0.5)):
