@@ -379,6 +379,6 @@ def header(text: str) -> dict[str, str]:
         head, colon, rest = words.partition(": ")
         if colon and head in ("Question", "Cost", "Expected", SET):
             name, words = head.lower(), rest
-        if name:
+        if name and (name != SET.lower() or name not in parts):  # which is one line
             parts[name] = f"{parts.get(name, '')} {words}".strip()
     return parts

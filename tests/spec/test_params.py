@@ -272,6 +272,8 @@ def test_what_set_replaced_is_named_where_the_file_speaks_of_its_own(tmp_path):
     again = params.parse(text, "params.yaml", ["repeats=2"])[1]
     assert again.count("# Set when it was run") == 1
     assert params.header(again)["set when it was run"] == "dataset, epochs, repeats"
+    own = again.replace("\ndefaults", "\n# by hand\ndefaults", 1)
+    assert params.header(own) == params.header(again)
 
 
 def test_set_loses_no_question_before_the_start_of_a_document(tmp_path):
