@@ -224,7 +224,8 @@ def title(rows: pd.DataFrame) -> str:
     others = f"; {wording.listed(lost)} with none that was measured" * bool(lost)
     if len(good) == len(own) > 1:
         return f"{policy} {_trains(own)} with every loss scale that was measured{others}"
-    fails = [*_fails(own), *_dynamic_fails(own)]
+    unnamed = set(good.loss_scale) <= {"none", "dynamic"}  # no number that is said to be a scale
+    fails = [*_fails(own, named=unnamed), *_dynamic_fails(own)]
     trained = f"{policy} {_trains(own)} {_with_all(good, _tried(own), named=True)}"
     return (f"{trained}, and {wording.listed(fails)}" if fails else trained) + others
 

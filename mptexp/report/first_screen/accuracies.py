@@ -138,7 +138,7 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
     if len(lost):
         said = wording.listed(
             [
-                _diverges(name, len(own), table)
+                _diverges(name, own, table, tables)
                 for name, own in lost.groupby("candidate", sort=False)
             ]
         )
@@ -167,10 +167,15 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
     return provisional(f"{figure} {between} beside {whose}, {wording.UNDECIDED} ({n})")
 
 
-def _diverges(policy: str, lost: int, others: pd.DataFrame) -> str:
-    """`float16 diverges in 1 of 3 settings`, of the policy's own."""
+def _diverges(policy: str, lost: pd.DataFrame, others: pd.DataFrame, tables: Tables) -> str:
+    """`float16 diverges in 1 of 3 settings`, of the policy's own; of one, in how many runs."""
     more = int((others.candidate == policy).sum())
-    return f"{policy} diverges" + f" in {lost} of {lost + more} settings" * bool(more)
+    if more:
+        return f"{policy} diverges in {len(lost)} of {len(lost) + more} settings"
+    runs = tables.results[tables.results.policy == policy]
+    bad = int((runs.status == "diverged").sum())
+    some = f" in {bad} of {len(runs)} runs" * (len(lost) == 1 and bad < len(runs))
+    return f"{policy} diverges{some}"
 
 
 def _counted(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:

@@ -304,3 +304,13 @@ def test_a_policy_that_fails_with_every_scale_is_named_beside_one_that_trains():
         "take **mixed_bfloat16** without a loss scale; avoid **mixed_float16**: no loss scale that "
         "was measured helps."
     )
+
+
+def test_a_title_says_of_what_its_numbers_are_where_only_the_dynamic_scale_trains():
+    found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
+    for scale, figure in ((1.0, 0.3), (1024.0, 0.4), ("dynamic", 0.98)):
+        found += [loss_scaled("mixed_float16", scale, b, figure) for b in range(3)]
+    assert loss_scales.title(loss_scale.table(tables(found))).startswith(
+        "mixed_float16 trains as float32 does with the dynamic scale, and falls behind float32 with "
+        "loss scales of 1 and 1024 ("
+    )

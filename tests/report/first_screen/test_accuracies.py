@@ -292,3 +292,12 @@ def test_repeats_are_no_cure_where_few_images_make_the_interval():
     advice = question.of(tables(alike)).advice
     assert "more validation images: on these, repeats without end would leave" in advice
     assert "repeats, not 3" not in advice
+
+
+def test_a_title_says_in_how_many_runs_a_policy_diverges():
+    # "mixed_float16 diverges", of one run in three.
+    rows = [record("float32", b) | {"timing": {}} for b in range(3)]
+    for block in range(3):
+        made = record("mixed_float16", block) | {"timing": {}}
+        rows.append(diverged(made) if block == 1 else made)
+    assert question.of(tables(rows)).title.startswith("mixed_float16 diverges in 1 of 3 runs")
