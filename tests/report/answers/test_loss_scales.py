@@ -311,6 +311,6 @@ def test_a_title_says_of_what_its_numbers_are_where_only_the_dynamic_scale_train
     for scale, figure in ((1.0, 0.3), (1024.0, 0.4), ("dynamic", 0.98)):
         found += [loss_scaled("mixed_float16", scale, b, figure) for b in range(3)]
     assert loss_scales.title(loss_scale.table(tables(found))).startswith(
-        "mixed_float16 trains as float32 does with the dynamic scale, and falls behind float32 with "
-        "loss scales of 1 and 1024 ("
+        "mixed_float16 trains as float32 does with the dynamic scale, and falls behind float32 "
+        "with loss scales of 1 and 1024 ("
     )
