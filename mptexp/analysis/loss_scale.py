@@ -26,8 +26,8 @@ def table(tables: Tables) -> pd.DataFrame:
         within a block, with intervals that hold for all rows together; of that float32 itself
         none), margin, verdict (see accuracy.verdict; or diverged; baseline diverged where runs of
         the float32 compared with did; NO_BASELINE; empty of that float32 itself), flags, skipped
-        (median of the steps that were left out), losses (of those that did not diverge: the block
-        and every epoch's losses, of training and validation; none where any is not known).
+        (median of the steps that were left out), losses (of those that did not diverge, by
+        block: every epoch's, of training and validation; none where any is not known).
     """
     runs = _runs(tables)
     rows = []
@@ -110,14 +110,14 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
     }
 
 
-def _losses(records: Mapping[int, Mapping[str, Any]]) -> tuple[tuple[float, ...], ...]:
+def _losses(records: Mapping[int, Mapping[str, Any]]) -> dict[int, list[float]]:
     names = ("loss", "val_loss")
-    told = [
-        (block, *(epoch.get(name) for epoch in record.get("history") or () for name in names))
-        for block, record in sorted(records.items())
-    ]
-    known = all(len(own) > 1 and None not in own and not any(map(math.isnan, own)) for own in told)
-    return tuple(told) if known else ()
+    told = {
+        block: [epoch.get(name) for epoch in record.get("history") or () for name in names]
+        for block, record in records.items()
+    }
+    known = all(own and None not in own and not any(map(math.isnan, own)) for own in told.values())
+    return told if known else {}
 
 
 def alike(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -126,9 +126,8 @@ def alike(rows: pd.DataFrame) -> list[pd.DataFrame]:
     In all blocks in which none of them diverged. A scale that is a power of two changes no
     rounding, unless a gradient leaves the type's range.
     """
-    groups: list[dict[Any, dict[float, list[float]]]] = []
-    for index, told in rows.losses.items():
-        own = {block: losses for block, *losses in told}
+    groups: list[dict[Any, dict[int, list[float]]]] = []
+    for index, own in rows.losses.items():
         fitting = [g for g in groups if all(_agree(own, other) for other in g.values())]
         if fitting:
             fitting[0][index] = own
@@ -138,7 +137,7 @@ def alike(rows: pd.DataFrame) -> list[pd.DataFrame]:
     return [own for own in alike if own.loss_scale.map(number).nunique() > 1]
 
 
-def _agree(one: Mapping[float, Any], other: Mapping[float, Any]) -> bool:
+def _agree(one: Mapping[int, Any], other: Mapping[int, Any]) -> bool:
     """Whether two rows have blocks in common, and the same losses in all of them."""
     common = one.keys() & other.keys()
     return bool(common) and all(one[block] == other[block] for block in common)

@@ -458,16 +458,18 @@ def losses(
     Without a time breakdown of both policies, what the ablations alone say of the input.
     """
     both = (_traced(baseline), _traced(candidate))
-    made = _losses(pair, *both, effects)
-    if baseline is None or candidate is None or all(loss.share < LEAST_SHARE for loss in made):
+    whole = _case(pair, *both, effects)
+    made = _losses(whole)
+    if not whole.candidate or all(loss.share < LEAST_SHARE for loss in made):
         return made
     # One limit decides of two causes which one work is of: parts of the trace keep to the whole's,
     # else what one step alone took would leave its cause with it, and show in no error.
-    slowed = _case(pair, *both, effects).slower_memory.index
+    slowed = whole.slower_memory.index
     errors = _errors(pair, *both, effects, slowed)
     if not errors:
         return made
-    slower = _shares(_losses(_at_most(pair, baseline, candidate), *both, effects, slowed))
+    at_most = _at_most(pair, baseline, candidate)
+    slower = _shares(_losses(_case(at_most, *both, effects, slowed)))
     certain = []
     for loss in made:
         by_repeats = max(0.0, loss.share - slower.get(loss.cause.name, 0.0))
@@ -502,7 +504,7 @@ def _errors(
     ]
     variances = dict.fromkeys((cause.name for cause in CAUSES), 0.0)
     for side, number in zip(sides, numbers, strict=True):
-        shares = [_shares(_losses(pair, *both, effects, slowed)) for both in side]
+        shares = [_shares(_losses(_case(pair, *both, effects, slowed))) for both in side]
         for name in variances:
             values = [of.get(name, 0.0) for of in shares]
             variances[name] += (number - 1) * statistics.pvariance(values)
@@ -527,28 +529,28 @@ def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
     return replace(pair, speedup=replace(pair.speedup, estimate=max(known))) if known else pair
 
 
-def _losses(
+def _losses(case: Case) -> list[Loss]:
+    """What the step lost to what, the largest first; together no more than the step."""
+    if case.candidate:
+        emulated = case.candidate["in_force"]["emulated"]
+        causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]
+    else:
+        causes = [cause for cause in CAUSES if cause.name in ("pipeline", "compiled")]
+    made = [loss for cause in causes if (loss := cause.loss(case, cause))]
+    return sorted(within_the_step(case, made), key=lambda x: -x.seconds)
+
+
+def _case(
     pair: Pair,
     baseline: _Traced,
     candidate: _Traced,
     effects: Sequence[Effect],
     slowed: pd.Index | None = None,
-) -> list[Loss]:
-    """What the step lost to what, the largest first; together no more than the step."""
+) -> Case:
+    """What losses follow from; without records where a policy's steps were not traced or read."""
     if baseline.rows.empty or candidate.rows.empty:
         nothing = _seconds(_traced(None), _traced(None), (0.0, 0.0))
-        case = Case(pair, {}, {}, nothing, {}, tuple(effects))
-        causes = [cause for cause in CAUSES if cause.name in ("pipeline", "compiled")]
-    else:
-        case = replace(_case(pair, baseline, candidate, effects), slowed=slowed)
-        emulated = candidate.record["in_force"]["emulated"]
-        causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]
-    made = [loss for cause in causes if (loss := cause.loss(case, cause))]
-    return sorted(within_the_step(case, made), key=lambda x: -x.seconds)
-
-
-def _case(pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]) -> Case:
-    """What losses follow from, of a pair whose steps were both traced."""
+        return Case(pair, {}, {}, nothing, {}, tuple(effects))
     records = (baseline.record, candidate.record)
     # Both as seconds of the sweep's own steps: a traced run is another one.
     steps = (pair.baseline_step_s(records[0]["timing"]["step_s"]), pair.step_s)
@@ -559,6 +561,7 @@ def _case(pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[E
         kernel_arithmetic.missed(candidate.record, candidate.rows),
         tuple(effects),
         roofline.least_s(*records),
+        slowed,
     )
 
 

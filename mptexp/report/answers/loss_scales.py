@@ -10,7 +10,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, loss_scale
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats
+from mptexp.report.answers import caveats, quality
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.parameter_values import in_words
@@ -20,6 +20,7 @@ MIXED = "mixed_float16"
 NAMED = 4  # scales, each with its number; of more the range is said
 RETRY = "find settings with which float32 trains, such as a lower learning rate."
 FAILS = ("stall", "diverge")  # outcomes
+HELPLESS = "no loss scale that was measured helps"
 STEP = ", in step "  # before its number, in what a run that diverged says
 BASE_LOST = "baseline diverged"  # then nothing is said of any scale
 TRAINS = "trains as float32 does"
@@ -300,7 +301,7 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
             parts.append(f"**{policy}** {_with_all(good, _tried(own), named=True)}")
     if parts:
         lost = wording.listed([f"**{policy}**" for policy in _hopeless(rows)])
-        avoid = f"; avoid {lost}: no loss scale that was measured helps" * bool(lost)
+        avoid = f"; avoid {lost}: {HELPLESS}" * bool(lost)
         return f"take {' or '.join(parts)}{avoid}."
     undecided = _undecided(rows[rows.policy != "float32"])
     few = undecided.verdict == "too few images"
@@ -330,13 +331,13 @@ def _avoided(rows: pd.DataFrame, margin: float) -> str:
     for own in _policies(rows):
         bad, policy = _ending(own, *FAILS), own.policy.iloc[0]
         if len(bad) == len(own):
-            parts.append(f"avoid **{policy}**: no loss scale that was measured helps")
+            parts.append(f"avoid **{policy}**: {HELPLESS}")
         elif len(bad):
             parts.append(f"avoid **{policy}** {_with_all(bad, _tried(own), named=True)}")
             if len(_usable_dynamic(own, margin)):
                 parts.append("keep its dynamic scale, Keras's default, with which no run diverged")
     if len(open_ := _undecided(rows)):
-        parts.append(wording.more_repeats(int(open_.blocks.min())))
+        parts.append(quality.more_repeats(open_, task_words.met(open_)[0]))
     return f"{'; '.join(parts)}." if parts else ""
 
 

@@ -268,17 +268,21 @@ def _powers(scales: Sequence[float], own: pd.DataFrame) -> str:
     return wording.listed(names)
 
 
-def _of_scales(own: pd.DataFrame, scales: Sequence[float]) -> tuple[str, ...]:
-    """Runs with some of a point's loss scales."""
-    chosen = own[own.loss_scale.map(loss_scale.number).isin(scales)]
-    return tuple(run_id for ids in chosen.run_ids for run_id in ids)[:MOST_RUNS]
+def _of_scales(own: pd.DataFrame, scales: Sequence[float]) -> pd.DataFrame:
+    """The rows of a point with some of its loss scales."""
+    return own[own.loss_scale.map(loss_scale.number).isin(scales)]
+
+
+def _named(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The runs of such rows, as many as are named."""
+    return tuple(run_id for ids in rows.run_ids for run_id in ids)[:MOST_RUNS]
 
 
 def _scale_must_be_chosen(tables: Tables) -> Finding:
     """An absurd scale alone shows nothing: training without one must fail, and with one succeed."""
     findings = []
     for own in _scaled(tables):
-        scales, runs = loss_scale.ranges(own), _of_scales(own, [1])
+        scales, runs = loss_scale.ranges(own), _named(_of_scales(own, [1]))
         good, bad = scales["train"], [*scales["stall"], *scales["diverge"]]
         larger = [scale for scale in good if scale > 1]
         if 1 in bad and larger:
@@ -303,12 +307,12 @@ def _too(outcome: str, side: Callable[[float, float], bool]) -> Callable[[Tables
             beyond = [s for s in scales[outcome] if good and all(side(s, g) for g in good)]
             if beyond:
                 fails = f"{MIXED} {outcome}s with {_powers(beyond, own)}"
-                failed = own[own.loss_scale.map(loss_scale.number).isin(beyond)]
+                failed = _of_scales(own, beyond)
                 lost, runs = int(failed.diverged.sum()), int(failed.runs.sum())
                 some = f" in {lost} of {runs} runs" * (0 < lost < runs)
                 evidence = f"{fails}{some}, {does} with {_powers(good, own)}"
                 finding = INCONCLUSIVE if some else CONSISTENT
-                return Finding(finding, evidence, _of_scales(own, beyond))
+                return Finding(finding, evidence, _named(failed))
         return NOTHING
 
     return check

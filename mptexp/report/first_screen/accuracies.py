@@ -1,14 +1,12 @@
 """Accuracy, where no time is valid or nothing is compared; at last, what ran without comparison."""
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, summary
-from mptexp.analysis.points import of_task
+from mptexp.analysis import accuracy, points, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import remeasuring
 from mptexp.records.schema import FINAL
@@ -24,9 +22,6 @@ SEVERAL = 2  # epochs, from which a long training asks for accuracy
 MEMORY = "more memory, a smaller model or smaller images would compare them."  # no batch fits
 SMALLER = "a smaller batch, which fits all of them, would compare them."
 AGAIN = "mend what the runs without a result name; the same command makes them again"
-MOST = 1000  # times the margin: nobody measures what would take a million repeats
-ALMOST = 0.9  # of half an interval: what images leave of it can hardly be halved by repeats
-HALVED = 2  # times the margin that half an interval is: up to there halving it may decide
 UNPROVEN = {"too few repeats", "too few images", "images not recorded"}  # verdicts
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
@@ -43,7 +38,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         open_ = table[table.verdict == "undecided"]
-        advice = f"{_slow(tables, table)}{_more_repeats(open_, by_measure[0][0])}."
+        advice = f"{_slow(tables, table)}{quality.more_repeats(open_, by_measure[0][0])}."
     if not advice and verdicts == {"diverged"}:
         advice = f"keep {base}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
@@ -84,7 +79,7 @@ def of_epochs(tables: Tables) -> Iterator[Subject]:
 
 def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
     """The differences of each measure: accuracy and perplexity have no common axis."""
-    return [(measure, of_task(table, measure.task)) for measure in task_words.met(table)]
+    return [(measure, points.of_task(table, measure.task)) for measure in task_words.met(table)]
 
 
 def _by_epoch(tables: Tables, table: pd.DataFrame) -> list[str]:
@@ -95,31 +90,6 @@ def _by_epoch(tables: Tables, table: pd.DataFrame) -> list[str]:
     measure = task_words.of(table.dataset.iloc[0])
     differences = "Mean differences" if table.blocks.iloc[0] > 1 else "Differences"
     return [f"{differences} of the last {len(moved)} epochs: {measure.between(moved)}."]
-
-
-def _more_repeats(open_: pd.DataFrame, measure: Measure) -> str:
-    """What halves the intervals, and what would decide, where half of them is still too wide.
-
-    Repeats narrow what trainings differ by, and leave what few images hide.
-    """
-    blocks, margin = int(open_.blocks.min()), open_.margin.iloc[0]
-    row = open_.loc[(open_.high - open_.low).fillna(math.inf).idxmin()]
-    half, least = (row.high - row.low) / 2, row.least_half
-    images = f"more validation {measure.task.example}s"
-    if least > ALMOST * half / 2:
-        ends = measure.reach(pd.DataFrame({"low": [-least], "high": [least]}))
-        return f"it takes {images}: on these, repeats without end would leave {ends} either way"
-    own = math.sqrt(half**2 - least**2)  # of the repeats
-    needed = wording.more_repeats(blocks, own / math.sqrt((half / 2) ** 2 - least**2))
-    if half <= HALVED * margin:
-        return needed
-    if least >= margin:
-        return f"{needed}, and {images} to tell {measure.margin(margin)}"
-    times = own / math.sqrt(margin**2 - least**2)
-    if not times < MOST:
-        return needed
-    decide = f"at least {contrast.repeats_to_narrow(blocks, times):,}"
-    return f"{needed}, and {decide} to tell {measure.margin(margin)}"
 
 
 def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") -> str:
@@ -172,7 +142,8 @@ def _diverges(policy: str, lost: pd.DataFrame, others: pd.DataFrame, tables: Tab
     more = int((others.candidate == policy).sum())
     if more:
         return f"{policy} diverges in {len(lost)} of {len(lost) + more} settings"
-    runs = tables.results[tables.results.policy == policy]
+    every = speedups.with_jit(tables.results)
+    runs = points.sharing(every, {**lost.iloc[0], "policy": policy}, [*points.POINT, "policy"])
     bad = int((runs.status == "diverged").sum())
     some = f" in {bad} of {len(runs)} runs" * (len(lost) == 1 and bad < len(runs))
     return f"{policy} diverges{some}"
