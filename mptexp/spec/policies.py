@@ -1,4 +1,4 @@
-"""The precision policies: one row per policy, and the arithmetic that their products use.
+"""The precision policies: a row for each, with its look, and the arithmetic of their products.
 
 Adding a policy touches this file and its test; one in a new type needs a row of `ARITHMETICS` too.
 The order of the rows is the order of every table and figure; a row without one of its parts is

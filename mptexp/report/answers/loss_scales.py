@@ -10,7 +10,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, loss_scale
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats, quality
+from mptexp.report.answers import caveats, repeats_needed
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK
 from mptexp.report.text.parameter_values import in_words
@@ -337,7 +337,7 @@ def _avoided(rows: pd.DataFrame, margin: float) -> str:
             if len(_usable_dynamic(own, margin)):
                 parts.append("keep its dynamic scale, Keras's default, with which no run diverged")
     if len(open_ := _undecided(rows)):
-        parts.append(quality.more_repeats(open_, task_words.met(open_)[0]))
+        parts.append(repeats_needed.of_accuracies(open_, task_words.met(open_)[0]))
     return f"{'; '.join(parts)}." if parts else ""
 
 

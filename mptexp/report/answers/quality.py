@@ -1,11 +1,10 @@
 """What a sweep says of accuracy and memory: one sentence, beside those of speed in `findings`."""
 
-import math
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, memory, summary, validity
+from mptexp.analysis import accuracy, memory, summary, validity
 from mptexp.analysis.points import POINT, of_task, sharing
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FITTED
@@ -14,9 +13,6 @@ from mptexp.report.text.task_words import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, UNDECIDED, default_name, listed, verbatim
 
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
-MOST = 1000  # times the margin: nobody measures what would take a million repeats
-ALMOST = 0.9  # of half an interval: what images leave of it can hardly be halved by repeats
-HALVED = 2  # times the margin that half an interval is: up to there halving it may decide
 APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 # Verdicts whose differences mean nothing.
@@ -331,28 +327,3 @@ def _saved(saved: pd.Series) -> str:
     ends = [f"{v:.0f}" for v in (saved.abs().min(), saved.abs().max())]
     ends = dict.fromkeys("over 99" if less and end == "100" else end for end in ends)
     return f"{' to '.join(ends)} % {'less' if less else 'more'}"
-
-
-def more_repeats(open_: pd.DataFrame, measure: Measure) -> str:
-    """What halves the intervals, and what would decide, where half of them is still too wide.
-
-    Repeats narrow what trainings differ by, and leave what few images hide.
-    """
-    blocks, margin = int(open_.blocks.min()), open_.margin.iloc[0]
-    row = open_.loc[(open_.high - open_.low).fillna(math.inf).idxmin()]
-    half, least = (row.high - row.low) / 2, row.least_half
-    images = f"more validation {measure.task.example}s"
-    if least > ALMOST * half / 2:
-        ends = measure.reach(pd.DataFrame({"low": [-least], "high": [least]}))
-        return f"it takes {images}: on these, repeats without end would leave {ends} either way"
-    own = math.sqrt(half**2 - least**2)  # of the repeats
-    needed = wording.more_repeats(blocks, own / math.sqrt((half / 2) ** 2 - least**2))
-    if half <= HALVED * margin:
-        return needed
-    if least >= margin:
-        return f"{needed}, and {images} to tell {measure.margin(margin)}"
-    times = own / math.sqrt(margin**2 - least**2)
-    if not times < MOST:
-        return needed
-    decide = f"at least {contrast.repeats_to_narrow(blocks, times):,}"
-    return f"{needed}, and {decide} to tell {measure.margin(margin)}"

@@ -10,7 +10,7 @@ from mptexp.analysis import accuracy, points, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import remeasuring
 from mptexp.records.schema import FINAL
-from mptexp.report.answers import caveats, findings, quality
+from mptexp.report.answers import caveats, findings, quality, repeats_needed
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import Bar, Scale, Subject, device, equal, provisional
@@ -38,7 +38,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         open_ = table[table.verdict == "undecided"]
-        advice = f"{_slow(tables, table)}{quality.more_repeats(open_, by_measure[0][0])}."
+        advice = f"{_slow(tables, table)}{repeats_needed.of_accuracies(open_, by_measure[0][0])}."
     if not advice and verdicts == {"diverged"}:
         advice = f"keep {base}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mptexp.analysis import emulated
+from mptexp.analysis import contrast, emulated
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records.schema import FINAL
-from mptexp.report.answers import caveats, loss_scales, low_precision
+from mptexp.report.answers import caveats, loss_scales, low_precision, repeats_needed
 from mptexp.report.first_screen.subject import NAMED, Bar, Subject, first, provisional, unclaimed
 from mptexp.report.text import wording
 from mptexp.report.text.wording import count, listed, verbatim
@@ -234,11 +234,11 @@ def _repeated(settings: Sequence[Setting], among: Sequence[emulated.Point]) -> l
     open_ = [
         point.loss.n
         for point, _, word in settings
-        if (word in OPEN or (word == "incomplete" and point.loss.n < wording.FEWEST))
+        if (word in OPEN or (word == "incomplete" and point.loss.n < contrast.FEWEST))
         and not _is_due(point)
         and point.network not in bases
     ]
-    more = wording.more_repeats(min(open_)) if open_ else ""
+    more = repeats_needed.to_halve(min(open_)) if open_ else ""
     return [step for step in (AGAIN * bool(due), more) if step]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mptexp.analysis import validation_variance
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats, next_commands, quantized_inference
+from mptexp.report.answers import caveats, next_commands, quantized_inference, repeats_needed
 from mptexp.report.first_screen import policy_speed
 from mptexp.report.first_screen.subject import Bar, Scale, Subject, opening
 from mptexp.report.text import task_words, wording
@@ -88,7 +88,7 @@ def _decides(made: Sequence[quantized_inference.Quantized], tables: Tables) -> s
         examples = f"validation {task_words.of(made[0].dataset).task.example}s"
         return f"; it takes at least {least:,} {examples}."
     open_ = [one.lost.n for one in made if one.verdict in ("undecided", "too few repeats")]
-    return f"; {wording.more_repeats(min(open_))}." if open_ else "."
+    return f"; {repeats_needed.to_halve(min(open_))}." if open_ else "."
 
 
 def _recorded(made: Sequence[quantized_inference.Quantized], tables: Tables) -> str:

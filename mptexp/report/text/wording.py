@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.contrast import FEWEST, Contrast, repeats_to_narrow
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.host.terminal import visible
 from mptexp.report.text.parameter_values import compiled_in_words, in_words, setting_in_words
@@ -423,18 +423,6 @@ def repeats(blocks: pd.Series) -> str:
     """`n = 3`, `n = 3 to 5`: of how many blocks some differences are."""
     least, most = int(blocks.min()), int(blocks.max())
     return f"n = {least}" if least == most else f"n = {least} to {most}"
-
-
-def more_repeats(blocks: int, times: float = 2) -> str:
-    """What it takes for intervals that are too wide, of so many blocks, or for any.
-
-    Args:
-        times: by which what repeats differ by is to count for less, where images count too.
-    """
-    if blocks < FEWEST:
-        return f"it takes at least {FEWEST} repeats that end well, not {blocks}, for an interval"
-    more = repeats_to_narrow(blocks, times)
-    return f"it takes about {more} repeats, not {blocks}, to halve the intervals"
 
 
 # --- numbers ------------------------------------------------------------------------------------
