@@ -158,21 +158,24 @@ def in_last_epochs(tables: Tables, row: Mapping[str, Any]) -> pd.Series:
     At a constant learning rate accuracies move from epoch to epoch, and the last is one of them.
 
     Returns:
-        Of accuracy, a fraction: candidate - baseline; empty of trainings that had not twice as many
-        epochs as LAST, all alike, in the same blocks.
+        Of accuracy, a fraction: candidate - baseline; empty of texts, and of trainings that had not
+        twice as many epochs as LAST, all alike, in the same blocks, each of the last validated.
     """
-    sides = [row["baseline"], row["candidate"]]
+    none, sides = pd.Series(dtype=float), [row["baseline"], row["candidate"]]
+    if tasks.of(row["dataset"]) is not tasks.IMAGES:
+        return none
     runs = points.sharing(tables.trained, row)
     runs = runs[runs.policy.isin(sides)]
     blocks = runs.groupby("policy").block.agg(frozenset)
     epochs = tables.epochs[tables.epochs.run_id.isin(runs.run_id)]
-    epochs = epochs.astype({"val_accuracy": float})
     lengths = epochs.groupby("run_id").epoch.max()
     if len(blocks) < len(sides) or blocks.nunique() > 1 or lengths.nunique() != 1:
-        return pd.Series(dtype=float)
-    means = epochs.groupby(["epoch", "policy"]).val_accuracy.mean().unstack()
-    made = (means[sides[1]] - means[sides[0]]).dropna()
-    return made.tail(LAST) if len(made) >= 2 * LAST else made[:0]
+        return none
+    last = epochs[epochs.epoch > lengths.iloc[0] - LAST].astype({"val_accuracy": float})
+    if lengths.iloc[0] < 2 * LAST or last.val_accuracy.count() < LAST * len(runs):
+        return none
+    means = last.groupby(["epoch", "policy"]).val_accuracy.mean().unstack()
+    return means[sides[1]] - means[sides[0]]
 
 
 def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]]:

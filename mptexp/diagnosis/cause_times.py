@@ -638,7 +638,7 @@ def _alike(case: Case) -> tuple[pd.Series, pd.Series]:
     ran = matrix.gt(0).groupby("layer")
     both, same = ran.any().all(axis=1), ran.all().all(axis=1)
     table = matrix.reset_index()
-    table = table[table.layer.map(both) & (table.layer != "")]
+    table = table[table.layer.map(both).astype(bool) & (table.layer != "")]
     table["op"] = table.op.where(table.layer.map(same), "")
     sums = table.groupby(["layer", "op"])[["candidate_s", "baseline_s"]].sum()
     return sums.candidate_s, sums.baseline_s

@@ -391,3 +391,11 @@ def test_a_float32_that_was_tf32_already(tmp_path):
     said = compared(tmp_path, tf32, BF16)
     assert "0 does most of its matrix work in TF32 already, not in strict float32." in said
     assert "TF32 already" not in compared(tmp_path, F32, BF16)
+
+
+def test_steps_without_matrix_work_have_losses(tmp_path):
+    # Once a TypeError, of a table of layers without a row.
+    relu = kernels((EIGEN, "body", "Relu", 1.0))
+    both = [record(tmp_path / p, relu, p) for p in ("float32", "mixed_bfloat16")]
+    pair = Pair(*(Run(**r["parameters"]) for r in both), STEP_S)
+    assert [loss.cause.name for loss in verdict.losses(pair, *both, [])] == ["memory"]

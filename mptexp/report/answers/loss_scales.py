@@ -67,15 +67,15 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
 
 
 def _fares_as_with_1(own: pd.DataFrame) -> bool:
-    """Whether both no scale and a scale of 1 were measured, which sentences name alike."""
-    verdicts = own.set_index("loss_scale").verdict
-    return {"none", 1.0} <= {*verdicts.index} and verdicts["none"] == verdicts[1.0]
+    """Whether no scale and a scale of 1, which sentences name alike, trained alike to the bit."""
+    losses = own.set_index("loss_scale").losses
+    return {"none", 1.0} <= {*losses.index} and losses["none"] == losses[1.0] != {}
 
 
 def trained_alike(rows: pd.DataFrame) -> str:
     """Which scales trained alike to the last bit: each of them is no evidence of its own."""
     said = [
-        f"**{policy}** {_with_all(same, _tried(own))}{_and_none(same)}"
+        f"**{policy}** {_with_all(same, _numbers(own))}{_and_none(same)}"
         for policy, own in rows.groupby("policy", sort=False)
         for same in loss_scale.alike(own)
     ]
@@ -86,6 +86,11 @@ def trained_alike(rows: pd.DataFrame) -> str:
         f"{'; '.join(said)}. A power of two changes no rounding, unless a gradient leaves the "
         "type's range: these scales are one training, not several."
     )
+
+
+def _numbers(rows: pd.DataFrame) -> list[float]:
+    """The fixed scales of some rows, compared or not, in order."""
+    return sorted({loss_scale.number(scale) for scale in rows.loss_scale if scale != "dynamic"})
 
 
 def _and_none(rows: pd.DataFrame) -> str:
@@ -358,7 +363,7 @@ def _with_all(rows: pd.DataFrame, tried: Sequence[float], named: bool = False) -
     Args:
         named: whether the words say that these are loss scales.
     """
-    numbers = sorted({loss_scale.number(s) for s in rows.loss_scale if s != "dynamic"})
+    numbers = _numbers(rows)
     dynamic = ["the dynamic scale"] * bool((rows.loss_scale == "dynamic").any())
     fixed = set(rows.loss_scale) - {"dynamic"}
     if numbers == [1.0] and (fixed == {"none"} or (tried == [1.0] and not dynamic)):

@@ -25,12 +25,15 @@ def to_halve(blocks: int, times: float = 2) -> str:
 
 
 def of_accuracies(open_: pd.DataFrame, measure: Measure) -> str:
-    """What halves the intervals, and what would decide, where half of them is still too wide.
+    """What halves the narrowest interval, and what would decide, where half is still too wide.
 
     Repeats narrow what trainings differ by, and leave what few images hide.
     """
-    blocks, margin = int(open_.blocks.min()), open_.margin.iloc[0]
-    row = open_.loc[(open_.high - open_.low).fillna(math.inf).idxmin()]
+    known = open_.dropna(subset=["low", "high"])
+    if known.empty:
+        return to_halve(int(open_.blocks.min()))
+    row = known.loc[(known.high - known.low).idxmin()]
+    blocks, margin = int(row.blocks), row.margin
     half, least = (row.high - row.low) / 2, row.least_half
     images = f"more validation {measure.task.example}s"
     if least > ALMOST * half / 2:
@@ -45,5 +48,5 @@ def of_accuracies(open_: pd.DataFrame, measure: Measure) -> str:
     times = own / math.sqrt(margin**2 - least**2)
     if not times < MOST:
         return needed
-    decide = f"at least {repeats_to_narrow(blocks, times):,}"
+    decide = f"about {repeats_to_narrow(blocks, times):,}"
     return f"{needed}, and {decide} to tell {measure.margin(margin)}"

@@ -37,8 +37,9 @@ def of(tables: Tables) -> Iterator[Subject]:
     titles = [_title(tables, own, measure) for measure, own in by_measure]
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
-        open_ = table[table.verdict == "undecided"]
-        advice = f"{_slow(tables, table)}{repeats_needed.of_accuracies(open_, by_measure[0][0])}."
+        open_ = [(own[own.verdict == "undecided"], measure) for measure, own in by_measure]
+        needed = [repeats_needed.of_accuracies(*each) for each in open_ if len(each[0])]
+        advice = f"{_slow(tables, table)}{needed[0]}."
     if not advice and verdicts == {"diverged"}:
         advice = f"keep {base}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.

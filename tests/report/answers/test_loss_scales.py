@@ -1,5 +1,6 @@
 """What is said of loss scales."""
 
+import pytest
 from builders import loss_scaled, published, several_scales, tables, text
 
 from mptexp.analysis import loss_scale
@@ -314,3 +315,33 @@ def test_a_title_says_of_what_its_numbers_are_where_only_the_dynamic_scale_train
         "mixed_float16 trains as float32 does with the dynamic scale, and falls behind float32 "
         "with loss scales of 1 and 1024 ("
     )
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+def test_scales_that_trained_alike_are_named_whether_or_not_they_were_compared(baseline):
+    # Once no report: "1.0 is not in list", of float32 with two scales, or without float32.
+    of = {"float32": ("none", 1024.0) if baseline else (), "mixed_float16": (16.0, 32.0)}
+    found = [
+        loss_scaled(policy, scale, b, 0.98)
+        for policy, scales in of.items()
+        for scale in scales
+        for b in range(3)
+    ]
+    for made in found:
+        made["history"][-1] |= {"loss": 0.5, "val_loss": 0.6}
+    told = loss_scales.trained_alike(loss_scale.table(tables(found)))
+    assert "**mixed_float16** with 16 and 32" in told
+    assert ("**float32** with 1 and 1024, and without one" in told) == baseline
+
+
+def test_no_scale_fares_as_1_only_where_both_trained_alike():
+    # "+5.0 without a loss scale and −16.7 with 1 … Without a loss scale it fares as with 1."
+    found = [loss_scaled("float32", "none", b, 0.9) for b in range(3)]
+    for scale, figures in (("none", (0.98, 0.9, 0.97)), (1.0, (0.9, 0.4, 0.9))):
+        found += [loss_scaled("mixed_float16", scale, b, a) for b, a in enumerate(figures)]
+    for made in found:
+        made["history"][-1] |= dict.fromkeys(
+            ("loss", "val_loss"), made["history"][-1]["val_accuracy"]
+        )
+    (said,) = loss_scales.sentences(loss_scale.table(tables(found)))
+    assert "fares" not in said

@@ -31,7 +31,7 @@ def test_an_interval_needs_three_repeats():
         (
             0.147,
             0.0,
-            "it takes about 5 repeats, not 3, to halve the intervals, and at least 137 to tell "
+            "it takes about 5 repeats, not 3, to halve the intervals, and about 137 to tell "
             "1 percentage point",
         ),
         (

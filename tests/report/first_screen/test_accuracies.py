@@ -222,7 +222,7 @@ def test_a_policy_that_is_only_emulated_is_not_advised_while_its_accuracy_is_und
 
     # Nor "5 repeats" alone, with which an interval is half of many times the margin.
     more = (
-        "it takes about 5 repeats, not 3, to halve the intervals, and at least 1,566 to tell "
+        "it takes about 5 repeats, not 3, to halve the intervals, and about 1,566 to tell "
         "1 percentage point."
     )
     assert told(False) == more
@@ -272,6 +272,10 @@ def test_trainings_of_other_lengths_or_blocks_have_no_common_epochs():
     row = accuracy.differences(tables(rows)).iloc[0]
     assert accuracy.in_last_epochs(tables(rows), row).tolist() == [0.0] * 5
     assert accuracy.in_last_epochs(tables(rows[:-1]), row).empty
+    unknown = [*rows[-1]["history"][:-1], rows[-1]["history"][-1] | {"val_accuracy": None}]
+    assert accuracy.in_last_epochs(tables([*rows[:-1], rows[-1] | {"history": unknown}]), row).empty
+    # Of a text "−2.0 % of perplexity", which was what its tokens' accuracy changed by.
+    assert accuracy.in_last_epochs(tables(rows), {**row, "dataset": "hamlet"}).empty
     shorter = rows[-1] | {"history": rows[-1]["history"][:9]}
     assert accuracy.in_last_epochs(tables([*rows[:-1], shorter]), row).empty
     assert accuracy.in_last_epochs(
