@@ -182,7 +182,8 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     """Every policy at the batch size that gives it the most images, or tokens, per second.
 
     Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
-    that float32 has not. No policy is best at a batch size at which a run of it was out of memory.
+    that float32 has not. No policy is best at a batch size at which a run of it was out of memory;
+    where another run had memory for it, what is best is open, and there is no ratio.
     Between two batch sizes the machine may have been left alone, and the model edited: a ratio is
     of the blocks in which one call measured both (without any, it has the flag "measured apart"),
     and there is none where their identity differs in more. Nor is there one where
@@ -205,7 +206,8 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
     out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
     sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
-    ran = ok[~sizes.isin(lost)].dropna(subset="throughput")  # not valid of runs in parallel
+    at_times = sizes.isin(lost)
+    ran = ok[~at_times].dropna(subset="throughput")  # not valid of runs in parallel
     fits = with_jit(validity.timed_together(tables.results[tables.results.status.isin(FITTED)]))
     largest = fits.groupby(own).batch_size.max().to_dict()
     best = _fastest(ran, own)
@@ -213,6 +215,9 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
     at_best = ran.merge(best[[*own, "batch_size"]])
     sized = best.set_index(own).to_dict("index")
     flags = at_best.groupby(own)["flags"].agg(validity.together).to_dict()
+    larger = ok[at_times].groupby(own).batch_size.max()
+    chosen = best.set_index(own).batch_size
+    open_ = {key for key, size in larger.items() if size > chosen.get(key, np.inf)}
     pairs = _AtBest(at_best, ended, tables, own, largest)
     rows, overs, measured, same = [], [], [], []
     again = tables.superseded
@@ -226,7 +231,8 @@ def best_batches(tables: "Tables") -> pd.DataFrame:
         for policy in [p for p in POLICIES if p in rates]:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
             least = {"too_large": pairs.least_too_large((*point, policy), np.nan)}
-            other = bool(baseline) and policy != baseline
+            known = open_.isdisjoint({(*point, policy), (*point, baseline)})
+            other = bool(baseline) and policy != baseline and known
             compared = pairs.ratio(point, policy, baseline) if other else (Contrast(), "", None)
             over, why, ends = compared
             both = [flags[*point, p] for p in {policy, baseline or policy}]

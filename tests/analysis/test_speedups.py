@@ -69,7 +69,7 @@ def test_devices_that_share_a_batch_are_another_point():
     found = tables(rows).speedups.set_index("replicas").speedup
     assert found[1] == pytest.approx(2)
     assert found[2] == pytest.approx(1)
-    assert set(wording.panels(tables(rows).results)) == {"GPU, replicas 1", "GPU, replicas 2"}
+    assert set(wording.panels(tables(rows).results)) == {"GPU, 1 replica", "GPU, 2 replicas"}
 
 
 def test_nothing_at_all_is_an_empty_table():
@@ -112,6 +112,23 @@ def test_every_policy_has_its_best_batch():
     assert (
         shown["Images/s against the baseline's best [95 % interval]"].tolist()[0] == "1 (float32)"
     )
+
+
+def test_where_some_runs_had_memory_and_others_not_no_best_batch_is_compared():
+    # The lie: "16.2× faster" of policies that are equally fast at both sizes.
+    rows = [
+        record(policy, block, size / 3200, size)
+        for policy in ("float32", "mixed_float16")
+        for size in (32, 512)
+        for block in range(3)
+    ]
+    lost = next(made for made in rows if made["parameters"]["batch_size"] == 512)
+    lost |= {"status": "oom", "timing": {}, "in_force": {}, "history": []}
+    found = tables(rows)
+    best = speedups.at_best_batch(found).set_index("policy")
+    assert best.loc["mixed_float16", ["speedup", "low", "high"]].isna().all()
+    assert "others had not, that is open" in notes.best_batches(found)
+    assert "open" not in notes.best_batches(sizes(("float32", 32, [100]), ("float32", 64, [90])))
 
 
 def test_one_batch_size_is_no_comparison_of_batches():

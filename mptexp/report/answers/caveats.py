@@ -138,9 +138,12 @@ def remedies(tables: Tables, what: str, compared: float = math.nan) -> str:
     blocks = tables.results.block.nunique()
     lacking = FEWEST - int(blocks if math.isnan(compared) else compared)
     left = sum(tables.asked.missing.values())
-    if lacking > 0 and left and blocks >= FEWEST:
+    failed = int((~tables.results.status.isin(schema.FINAL)).sum())
+    if lacking > 0 and (left or failed) and blocks >= FEWEST:
         here, lost = next_commands.command(tables, "run"), wording.count(left, "missing run")
-        steps.append(f"run {here}, which measures {lost} and what else their blocks hold")
+        more = [f"measures {lost} and what else their blocks hold"] * bool(left)
+        more += [f"tries {wording.count(failed, 'run')} again that did not end"] * bool(failed)
+        steps.append(f"run {here}, which {wording.listed(more)}")
     elif lacking > 0:  # which measures all of it again
         repeats = blocks + lacking
         keys = [*points.POINT, "policy"]

@@ -89,7 +89,7 @@ def compared(tables: Tables) -> pd.DataFrame:
 
     Also with difference and verdict of the policy's accuracy, with what tells a row apart from
     others of its phase: within_phase, with the baseline's step time at its point: base_step_s, and
-    whether runs of the policy were out of memory there: out_of_memory.
+    whether runs of the policy were out of memory there, and none of the baseline: out_of_memory.
     """
     rows = _told_apart(tables)
     return rows.dropna(subset="speedup") if len(rows) else rows
@@ -129,8 +129,11 @@ def _told_apart(tables: Tables) -> pd.DataFrame:
     steps = table[[*POINT, *columns]].rename(columns=columns)
     table = table.merge(steps, "left", [*POINT, "baseline"])
     out = summary.ended(tables.results, "oom")
-    points = table[[*POINT, "policy"]].itertuples(index=False, name=None)
-    table = table.assign(out_of_memory=[point in out for point in points])
+    own, base = (
+        [point in out for point in table[[*POINT, name]].itertuples(index=False, name=None)]
+        for name in ("policy", "baseline")
+    )
+    table = table.assign(out_of_memory=np.array(own, bool) & ~np.array(base, bool))
     ended = [_default_ended(row, tables.results) for row in table.to_dict("records")]
     table = table.assign(default_ended=ended)
     for _, own in table.groupby("phase"):

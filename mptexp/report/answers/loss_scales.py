@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, loss_scale
+from mptexp.analysis import accuracy, contrast, loss_scale
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, repeats_needed
 from mptexp.report.text import column_formats, task_words, wording
@@ -224,7 +224,7 @@ def title(rows: pd.DataFrame) -> str:
         return f"float32 diverges{too}: nothing is shown of loss scales"
     trains = [(own, good) for own in _policies(rows) if len(good := _ending(own, "train"))]
     if not trains:
-        return _by_failure(rows) or "No loss scale is shown to train as float32 does"
+        return _by_failure(rows) or _not_one(rows)
     own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
     policy, lost = own.policy.iloc[0], _hopeless(rows)
     others = f"; {wording.listed(lost)} with none that was measured" * bool(lost)
@@ -234,6 +234,13 @@ def title(rows: pd.DataFrame) -> str:
     fails = [*_fails(own, named=unnamed), *_dynamic_fails(own)]
     trained = f"{policy} {_trains(own)} {_with_all(good, _tried(own), named=True)}"
     return (f"{trained}, and {wording.listed(fails)}" if fails else trained) + others
+
+
+def _not_one(rows: pd.DataFrame) -> str:
+    """That nothing is shown of any scale, where no row can show anything for want of repeats."""
+    if rows.blocks.max() < contrast.FEWEST:
+        return "Nothing is shown of loss scales: fewer than three repeats"
+    return "No loss scale is shown to train as float32 does"
 
 
 def _hopeless(rows: pd.DataFrame) -> list[str]:
@@ -411,7 +418,7 @@ def _dynamic(own: pd.DataFrame) -> str:
     if how is None:
         return ""
     known = not pd.isna(row.skipped)
-    skipped = f" ({wording.count(round(row.skipped), 'skipped step')}, median)" if known else ""
+    skipped = f" ({row.skipped:g} skipped step{'s' * (row.skipped != 1)}, median)" if known else ""
     return f"{how} under the dynamic scale{skipped}"
 
 

@@ -196,7 +196,7 @@ def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
         return f"{ends[0]} in the mean{everywhere}"
     if len(spread) == 1 and len(means := _means(tables, spread.index[0], measure)) <= CLAUSES:
         return listed([f"{policy} {measure.level(mean)}" for policy, mean in means.items()])
-    return f"means {ends[0]} to {ends[1]}"
+    return f"all means {ends[0]} to {ends[1]}"
 
 
 def _means(tables: Tables, point: tuple[Any, ...], measure: Measure) -> pd.Series:

@@ -226,7 +226,7 @@ def _caption_scales(point: tuple[str, pd.DataFrame]) -> str:
         "the others."
     ) * bool(some)
     dots = "Dots are means over repeats, vertical lines their range."
-    return f"{f'With {name}: ' * bool(name)}{lost}{which} {dots}"
+    return f"{wording.capitalized(loss_scales.where(name))}{lost}{which} {dots}"
 
 
 def _points(sweep: MeasuredSweep) -> dict[str, tuple[str, pd.DataFrame]]:

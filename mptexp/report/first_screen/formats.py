@@ -80,23 +80,22 @@ def of(tables: Tables) -> Iterator[Subject]:
     without = dict.fromkeys(
         low_precision.network(p) for p in tried if p.base_lost and p not in points
     )
+    dropped = [low_precision_bar(point, tried) for point in lost]
     sentences = [
         fewest.sentence,
-        f"Of {count(len(bars), 'setting')}, {listed(each)}." * bool(bars and not fewest.title),
+        f"Of {count(len(bars) + len(lost), 'setting')}, {listed([*each, *_all_diverged(lost)])}."
+        * bool(bars and not fewest.title),
         f"In {listed([f'**{verbatim(name)}**' for name in without])} float32 diverges too: no "
         "format is compared with it there." * bool(without),
         f"{verbatim(rounding)}." * bool(fewest.title and rounding),
-        f"In all runs diverged: {first([_strong(low_precision_bar(p, tried)) for p in lost])}."
-        * bool(lost),
+        f"In all runs diverged: {first([_strong(bar) for bar in dropped])}." * bool(lost),
         f"No run ended well of {first([_strong(low_precision_bar(p, tried)) for p in unended])}."
         * bool(unended),
     ]
     sentences = [text for text in sentences if text]
     remedy = caveats.remedies(tables, "accuracy")
     steps = [fewest.advice] * bool(fewest.advice)
-    steps += _low_precision_advice(settings, brief=bool(fewest.title))
-    if lost and not settings:
-        steps = [f"avoid {first([_strong(low_precision_bar(p, tried)) for p in lost])}"]
+    steps += _low_precision_advice(settings, dropped, brief=bool(fewest.title))
     steps += _repeated(settings, among)
     advice = f"{'; '.join(steps)}." if steps else ""
     heads = {
@@ -191,16 +190,26 @@ def _counted(settings: Sequence[Setting], lost: int, unended: int) -> str:
         title = f"{shown}, {open_} {'is' if open_ == 1 else 'are'} {wording.INCONCLUSIVE}"
     title += f", {unended} did not end" * bool(unended)
     large = [bar for _, bar, word in settings if word == "large"]
+    if lost:
+        return f"{title}; all runs of {'one' if lost == 1 else lost} diverged"
     if not large:
         return title
     worst = max(large, key=lambda bar: bar.value)
     return f"{title}; the worst ends {worst.value:.1f} points above it ({worst.label})"
 
 
-def _low_precision_advice(settings: Sequence[Setting], brief: bool) -> list[str]:
+def _all_diverged(lost: Sequence[emulated.Point]) -> list[str]:
+    """`1 diverged in every run`: how many settings did."""
+    return [f"{len(lost)} diverged in every run"] * bool(lost)
+
+
+def _low_precision_advice(
+    settings: Sequence[Setting], lost: Sequence[Bar], brief: bool
+) -> list[str]:
     """The one change that makes what fails train; what fails all the same is to avoid.
 
     Args:
+        lost: rows of settings of which every run diverged.
         brief: whether the latter is left to the chart.
     """
     bad = [(point, bar) for point, bar, word in reversed(settings) if word == "large"]
@@ -214,7 +223,7 @@ def _low_precision_advice(settings: Sequence[Setting], brief: bool) -> list[str]
         for point, bar in bad
     }
     cured = [bar for bar, own in changes.items() if own][:CHANGES]
-    others = [bar for bar in changes if bar not in cured]
+    others = [*lost, *(bar for bar in changes if bar not in cured)]
     steps = [
         f"with {_strong(bar)} ({wording.signed(bar.value)} points): {' or '.join(changes[bar])}"
         for bar in cured

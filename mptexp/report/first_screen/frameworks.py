@@ -16,6 +16,7 @@ from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
 
+NOTHING = "not shown to differ in speed from"
 NAMES = LABELS | {"keras": "Keras", "native": "a plain loop"}  # of what is compared
 
 
@@ -26,7 +27,10 @@ def of_frameworks(tables: Tables) -> Iterator[Subject]:
         labels = pd.Series(comparisons.in_frameworks(rows), rows.index) + ", " + rows.policy
         if rows.phase.nunique() > 1:
             labels = labels + ", " + rows.phase.map(partial(in_words, "phase"))
-        made = ratios.of(rows, labels, "TensorFlow", tables)
+        own = rows.backend[rows.speedup.notna()]
+        met = [LABELS[name] for name in dict.fromkeys(own) if name != "tensorflow"]
+        nothing = f"{listed(met)} {'is' if len(met) == 1 else 'are'} {NOTHING}"
+        made = ratios.of(rows, labels, "TensorFlow", tables, nothing)
         beside = (ratios.with_losses(one, tables, "backend", NAMES) for one in made)
         yield from _after_speed(beside, tables, "other frameworks")
 
@@ -40,7 +44,8 @@ def of_frontends(tables: Tables) -> Iterator[Subject]:
         made = {"train": "Keras training"} if rows.phase.nunique() > 1 else {"train": "Keras"}
         made |= {"inference": "Keras inference"}
         labels = rows.phase.map(made) + " on " + frameworks + ", " + rows.policy
-        short = (_short(made) for made in ratios.of(rows, labels, "a plain loop", tables))
+        own = ratios.of(rows, labels, "a plain loop", tables, f"Keras is {NOTHING}")
+        short = (_short(made) for made in own)
         beside = (ratios.with_losses(one, tables, "frontend", NAMES) for one in short)
         yield from _after_speed(beside, tables, "Keras")
 
@@ -64,7 +69,9 @@ def _short(made: Subject) -> Subject:
 def _headed(bars: Sequence[Bar], what: str, base: str) -> list[Bar]:
     """Bars under the heading `mixed_bfloat16 against float32`, which their labels leave out."""
     before = (f"{what}, ", f"{what} on ")
-    short = [bar.label.removeprefix(before[0]).removeprefix(before[1]) for bar in bars]
+    # A heading of their own, such as a phase, tells them apart below this one.
+    named = [", ".join(filter(None, [bar.label, bar.group])) for bar in bars]
+    short = [label.removeprefix(before[0]).removeprefix(before[1]) for label in named]
     group = f"{what} against {base}"
     return [replace(bar, label=s, group=group) for bar, s in zip(bars, short, strict=True)]
 
@@ -95,5 +102,7 @@ def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterat
         said = [first, *subject.sentences, *more]
         advice = policies.advice
         if subject.advice and subject.advice != advice:
-            advice += f" {wording.capitalized(subject.advice)}"
+            shown = any(bar.finding in ratios.PROVEN for bar in subject.bars)
+            of = "" if shown else f"of {what} against {subject.baseline}: "
+            advice += f" {wording.capitalized(f'{of}{subject.advice}')}"
         yield replace(policies, title=title, sentences=said, advice=advice, bars=bars, baseline="")

@@ -23,14 +23,22 @@ def of(tables: Tables) -> Iterator[Subject]:
     based = [one for one in cases if not loss_scales.without_baseline(one[2])] or cases
     failing = [one for one in based if loss_scales.fails(one[2])]
     case, name, rows = (failing or based)[0]
-    title = wording.capitalized(loss_scales.where(name)) + loss_scales.title(rows)
-    if len(failing) > 1:
+    titles, advices = (
+        {say(own) for *_, own in based}
+        for say in (loss_scales.title, lambda own: loss_scales.advice(own, margin))
+    )
+    # What is said of every setting alike needs none of them; a device is named.
+    devices = tables.results.gpu_model.nunique() > 1
+    place = loss_scales.where(name) * (len(titles) > 1 or devices)
+    title = wording.capitalized(place) + loss_scales.title(rows)
+    if len(failing) > 1 and place:
         title += f"; some scale fails in {len(failing)} of {wording.count(len(based), 'setting')}"
     order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))
     sentences = _named([s for _, of, own in order for s in loss_scales.sentences(own, of)])
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
-    own = loss_scales.where(wording.verbatim(name)) + loss_scales.advice(rows, margin)
+    of = loss_scales.where(wording.verbatim(name)) * (len(advices) > 1 or devices)
+    own = of + loss_scales.advice(rows, margin)
     runs = tables.ok[tables.ok.run_id.isin({run_id for ids in rows.run_ids for run_id in ids})]
     slow = summary.emulated(runs)
     emulated = [policy for policy in dict.fromkeys(rows.policy) if policy in slow]

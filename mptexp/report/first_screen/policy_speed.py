@@ -130,8 +130,10 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
     trained, measured = rows[rows.input_mode != RESIDENT], len(rows)
     rows = trained if len(trained) else rows
     if rows.finding.isin(UNPROVEN).all():  # nothing may be said of a speedup
-        best = rows.loc[rows.speedup.idxmax()]
-        return provisional(_extreme(best, rows, lost), unproven(rows))
+        native = rows[~rows.emulated.astype(bool)]
+        best = rows.loc[(native if len(native) else rows).speedup.idxmax()]
+        title = _extreme(best, rows, lost) + _lost_runs(best, rows, tables)
+        return provisional(title, unproven(rows))
     faster, slower = (rows[rows.finding == word] for word in ("faster", "slower"))
     if len(slower):
         faster = faster[faster.speedup.round(2) > 1]  # 1.00 is no title beside anything else
@@ -178,10 +180,8 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
                 own[own.verdict.notna() & (own.verdict != "")], "lower"
             )
         return f"; its {lost.name} is {lost.words.get('lower', 'lower')}{where}"
-    if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
-        return "; some runs diverged"
-    if own.out_of_memory.any():
-        return "; some runs ran out of memory"
+    if some := _lost_runs(best, own, tables):
+        return some
     measure, own = task_words.of(best.dataset), own[own.phase == best.phase]
     if best.verdict == "equal":
         within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")
@@ -194,6 +194,14 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
         few = f"too few validation {measure.task.example}s"
         return f"; {measure.name} {wording.UNDECIDED}: {few}"
     return f"; {measure.name} {_open(best, tables)}" if best.verdict == "undecided" else ""
+
+
+def _lost_runs(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
+    """`; some runs diverged`: how runs of a policy ended where those of its baseline did not."""
+    own = rows[(rows.policy == best.policy) & (rows.gpu_model == best.gpu_model)]
+    if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
+        return "; some runs diverged"
+    return "; some runs ran out of memory" * bool(own.out_of_memory.any())
 
 
 def _open(best: pd.Series, tables: Tables) -> str:
@@ -210,10 +218,13 @@ def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:
     proven = rows[other & rows.finding.isin(["faster", "slower"])]
     if proven.empty:
         return ""
-    rows = proven.sort_values("speedup").iloc[[0, -1]]
+    rows = proven.sort_values("speedup", ascending=(proven.finding != "slower").any()).iloc[[0, -1]]
     ends = [f"{wording.speed_parts(r)[0]}× {wording.direction(r)}" for _, r in rows.iterrows()]
     where = f" {wording.at(rows.within_phase.iloc[0])}" * bool(other.sum() > 1)
-    said = f"{ends[0]}{where}" if len(proven) == 1 else f"from {ends[0]} to {ends[1]}"
+    first, last = (wording.direction(row) for _, row in rows.iterrows())
+    span = f"{ends[0].removesuffix(f' {last}')} to {ends[1]}" if first == last else ""
+    span = ends[0] if ends[0] == ends[1] else span or f"from {ends[0]} to {ends[1]}"
+    said = f"{ends[0]}{where}" if len(proven) == 1 else span
     if 1 < len(proven) < other.sum():
         said += f" in {len(proven)} of {other.sum()} settings"
     return f"; it {wording.DOES[proven.phase.iloc[0]]} {said}"
@@ -250,7 +261,7 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     own = own[own.gpu_model == row.gpu_model].reset_index(drop=True)
     every, alike = own, own.baseline == row.baseline
     own = own.assign(finding=own.finding.where(alike, "over another baseline"))
-    some = speed_advice.where_shown(own, word)
+    some = speed_advice.where_shown(own, word) or speed_advice.where_measured(own, rows)
     decided = bool(some) and not some.endswith("settings")
     if decided:  # what is not decided elsewhere is left to the sentences
         some += (_not_shown(own) + _and_slower(every, row.baseline)) * (word == "faster")

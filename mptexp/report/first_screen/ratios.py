@@ -27,15 +27,16 @@ def of(
     labels: Any,
     base: str,
     tables: Tables,
+    nothing: str,
     choose: bool = False,
-    nothing: str = "Not shown to differ in speed from {}",
     otherwise: str = "",
 ) -> Iterator[Subject]:
     """Ratios to one baseline: sentences by finding, the largest proven ones as the title.
 
     Args:
         choose: whether a reader can choose among them, and is told to take the fastest.
-        nothing, otherwise: how the title opens, and what to do, where no difference is shown.
+        nothing, otherwise: how the title opens, before the baseline, and what to do, where no
+            difference is shown.
     """
     rows = rows.assign(label=labels).dropna(subset="speedup")
     if rows.empty:
@@ -56,7 +57,7 @@ def of(
         inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
         ends = dict.fromkeys(f"{wording.factor(bar.value)}×" for bar in (bars[0], bars[-1]))
         held = "its interval includes" if len(bars) == 1 else "all intervals include"
-        said = f"{nothing.format(base)}: {' to '.join(ends)}, but {held} 1"
+        said = f"{nothing} {base}: {' to '.join(ends)}, but {held} 1"
         title = said if inconclusive else provisional(title, unproven(rows))
     sentences = [
         f"{wording.OPENINGS[word].format(base)}: {_named(own)}."
@@ -69,7 +70,9 @@ def of(
     keep = otherwise * all(bar.finding == INCONCLUSIVE for bar in bars)
     advice = "" if proven else "; ".join(filter(None, [keep, more]))
     if faster and choose:
-        advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
+        which, _, place = max(faster, key=lambda bar: bar.value).label.partition(", ")
+        at = f"{wording.at(verbatim(place))}, " if place else ""
+        advice = f"{at}use {verbatim(which)}."
     advice = advice and f"{advice.rstrip('.')}."
     yield Subject(title, sentences, bars, base, advice=advice)
 

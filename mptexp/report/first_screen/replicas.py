@@ -7,12 +7,12 @@ import pandas as pd
 
 from mptexp.analysis import rate_ratios
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.first_screen import ratios
+from mptexp.report.first_screen import policy_speed, ratios
 from mptexp.report.first_screen.subject import Subject, opening
 from mptexp.report.text import wording
 
 PARTS = "Logical replicas are parts of one CPU: their scaling says nothing of hardware."
-NOTHING = "More replicas are not shown to train more images a second than one"
+NOTHING = "More replicas are not shown to be faster than"
 KEEP = "keep one replica"
 # What several replicas are compared with, by whether the batch size of each is kept.
 BASES = {
@@ -45,8 +45,11 @@ def of(tables: Tables) -> Iterator[Subject]:
     logical = any(own.logical.any() for own in kinds.values())
     made = [one if one.advice else replace(one, advice=advice) for one in made]
     names = {n: wording.count(n, "replica") for n in tables.results.replicas.unique()}
+    policies = next(policy_speed.of(tables), None)
+    shown = policies and any(bar.finding in ratios.PROVEN for bar in policies.bars)
+    precision = policies.sentences[:1] if shown else []
     for subject in made:
-        said = [" ".join(subject.sentences), *[PARTS] * logical]
+        said = [" ".join(subject.sentences), *[PARTS] * logical, *precision]
         yield ratios.with_losses(replace(subject, sentences=said), tables, "replicas", names)
 
 
@@ -65,13 +68,17 @@ def _advice(made: Sequence[Subject]) -> str:
         return f"{KEEP}." * proven
     if any("logical" in label for label in best.values()):
         return ""
-    named = []
+    named: dict[str, list[str]] = {}
     for (base, policy), label in best.items():
         own = label.removeprefix(f"{policy}, ")
         kept = f" {base.removeprefix('1 replica ')}" * ("batch size" not in own)
-        of = f" in {policy}" * (own != label)
-        named.append(f"**{wording.verbatim(own)}**{kept}{of}")
-    return f"where time counts more than devices, use {' or '.join(named)}."
+        named.setdefault(f"**{wording.verbatim(own)}**{kept}", []).append(policy)
+    every = {bar.policy for one in made for bar in one.bars}
+    each = [
+        choice + f" in {wording.listed(whose)}" * (set(whose) != every)
+        for choice, whose in named.items()
+    ]
+    return f"where time counts more than devices, use {' or '.join(each)}."
 
 
 def _of_kind(rows: pd.DataFrame, each: bool) -> pd.DataFrame:
@@ -126,7 +133,6 @@ def _labels(rows: pd.DataFrame, each: bool) -> pd.Series:
     )
     if rows.replicas.nunique() == 1:
         labels = f"{rows.replicas.iloc[0]} replicas, " + labels
-    labels = labels.str.replace(r"\breplicas (\d+)", r"\1 replicas", regex=True)
     logical = labels.str.replace(" replicas", " logical replicas", n=1, regex=False)
     labels = labels.where(~rows.logical.astype(bool), logical)
     return rows.policy + ", " + labels if rows.policy.nunique() > 1 else labels

@@ -22,7 +22,9 @@ from mptexp.spec.policies import POLICY_ROWS
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
 # What a reader may use otherwise in the same training, which learns as much then.
 CHOICES = ("jit", "input_mode")
+ALIKE = ("phase", "gpu_model", "input_mode")
 OUT_OF_MEMORY = ENDS["oom"]
+TRY_STABLE = "with another loss scale or a lower learning rate"
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -41,6 +43,20 @@ def where_shown(own: pd.DataFrame, word: str) -> str:
     if proven.sum() == 1:
         return f" {wording.at(pd.Series(wording.places(own), own.index)[proven].iloc[0])}"
     return f" in {proven.sum()} of {len(own)} settings"
+
+
+def where_measured(own: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """` at batch size 128`: where a policy was measured alone, and others elsewhere too.
+
+    Args:
+        own: the comparisons of the policy; rows: all, of which those alike in ALIKE count.
+    """
+    for name in ALIKE:
+        rows = rows[rows[name].isin(own[name])]
+    for name in POINT:
+        if name != "setting" and own[name].nunique() == 1 < rows[name].nunique():
+            return f" {wording.at(wording.of_table(own, name).iloc[0])}"
+    return ""
 
 
 def baseline(rows: pd.DataFrame) -> str:
@@ -128,8 +144,12 @@ def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
         return _use(usable if len(usable) else faster, rows, lost, tables)
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
-        few = rows.blocks.max()
-        return _Advice(caveats.remedies(tables, "time", few).removesuffix("."))
+        unstable = [row for _, row in rows.drop_duplicates("policy").iterrows()]
+        unstable = [row.policy for row in unstable if diverged(row, tables)]
+        names = listed([f"**{name}**" for name in unstable])
+        first = f"find out first why runs of {names} diverged"
+        more = caveats.remedies(tables, "time", rows.blocks.max()).removesuffix(".")
+        return _Advice("; ".join([*[f"{first}, {TRY_STABLE}"] * bool(unstable), more]))
     measured = native if len(native) else rows
     more = repeats_to_decide(measured, _names(measured), gains=True)
     return _Advice("; ".join(filter(None, [_keep(rows), more, _untried(rows, tables)])))
@@ -182,7 +202,7 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
         "faster still."
         for one in ahead[:NAMED]
     )
-    unclear += _more_elsewhere(advised, candidates, rows[rows.finding == "worse"])
+    unclear += _more_elsewhere(advised, candidates)
     unclear += _to_measure(advised)
     why, fastest = "", _gains_most(_over_defaults(faster)).policy
     if within and fastest not in set(candidates.policy):
@@ -212,23 +232,21 @@ def _gains_most(faster: pd.DataFrame) -> pd.Series:
     return own.loc[own.low.idxmax()]
 
 
-def _more_elsewhere(advised: pd.DataFrame, others: pd.DataFrame, worse: pd.DataFrame) -> str:
+def _more_elsewhere(advised: pd.DataFrame, others: pd.DataFrame) -> str:
     """` On T4, **mixed_float16** gains more: 1.80×.`: where another policy than the advised does.
 
     Args:
         others: comparisons of all policies that may be advised.
-        worse: those in which a policy is faster and loses accuracy, or some of its runs.
     """
-    lost = set(worse[worse.policy == advised.policy.iloc[0]][POINT].itertuples(index=False))
     own, said = advised.set_index(POINT), []
     others = others[others.policy != advised.policy.iloc[0]]
     best = others.loc[others.groupby(POINT, dropna=False).low.idxmax()]
     for row in best.to_dict("records"):
         point = tuple(row[name] for name in POINT)
-        high = own.high[point] if point in own.index else 1
-        if row["low"] > high:
+        known = point in own.index
+        if row["low"] > (own.high[point] if known else 1):
             ratio, place = wording.factor(row["speedup"]), wording.at(verbatim(row["place"]))
-            gains = "gains" if point in lost else "gains more:"
+            gains = "gains more:" if known else "gains"
             said.append(f"{place}, **{row['policy']}** {gains} {ratio}×")
     if (more := len(said) - NAMED) > 0:
         said[NAMED:] = [f"so do others in {count(more, 'more setting')}"]
@@ -432,7 +450,7 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
     faster, slower = own.finding == "faster", own.finding.isin(["slower", "worse"])
     faster &= own.default_ended.isin(["", OUT_OF_MEMORY])  # over what a user has
     if faster.all():
-        return "", "", ""
+        return verbatim(where_measured(own, rows).strip()), "", ""
     shown = own.assign(finding=own.finding.where(faster | (own.finding != "faster"), "by strict"))
     if not (decided := where_shown(shown, "faster")).endswith("settings"):
         return verbatim(decided), _but_not(own[slower]), ""

@@ -464,8 +464,10 @@ def conditions(tables: Tables) -> list[str]:
     labels = {"keras": "Keras"} | LABELS
     known = {name: _versions(name, records) for name in names}
     versions = [f"{labels[name]} {known[name]}" for name in names if known[name]]
-    blocks, most = runs.block.nunique(), tables.claims.blocks.max()
-    of = f"{most:.0f} of " * bool(0 < most < blocks)  # what any ratio rests on
+    blocks = runs.block.nunique()
+    least, most = tables.claims.blocks.min(), tables.claims.blocks.max()  # what ratios rest on
+    span = f"{least:.0f} to {most:.0f}" if least < most else f"{most:.0f}"
+    of = f"{span} of " * bool(0 < least < blocks)
     return [
         visible(text)
         for text in (

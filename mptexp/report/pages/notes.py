@@ -35,9 +35,13 @@ PERPLEXITY = (
 )
 BEST_BATCHES = (
     "The first table of this report compares policies at the same batch size; this one gives every "
-    "policy the batch size at which its throughput was highest."
+    "policy the batch size at which its throughput was highest"
 )
-LARGER_LEARNS = " A larger batch may need another learning rate to learn as well."
+AT_TIMES = (
+    ", of those for which every run of it had memory. Where some runs had memory for a larger one, "
+    "and others had not, that is open, and there is no ratio"
+)
+LARGER_LEARNS = "A larger batch may need another learning rate to learn as well."
 CLAIMS = (
     "What the studies claimed, what this sweep says of it, and the rule that decides between "
     "consistent and inconsistent; between the two it is inconclusive. What it does not test is "
@@ -76,6 +80,14 @@ def headline(tables: Tables) -> str:
     ]
     lines += _emulated(summary.emulated(tables.ok))
     return " ".join(line for line in lines if line)
+
+
+def best_batches(tables: Tables) -> str:
+    """What the table of best batch sizes compares, and where it cannot."""
+    ok, out = (set(summary.ended(tables.results, status)) for status in ("ok", "oom"))
+    trains = (tables.ok.phase == "train").any()
+    first = f"{BEST_BATCHES}{AT_TIMES * bool(ok & out)}."
+    return " ".join([first, *[LARGER_LEARNS] * bool(trains)])
 
 
 def _emulated(names: Collection[str]) -> list[str]:

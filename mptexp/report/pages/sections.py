@@ -195,8 +195,7 @@ def show_best_batches(sweep: MeasuredSweep) -> None:
     if not rows.empty:
         show_text("## Every policy at its best batch size")
         show_table(rows)
-        trains = (sweep.tables.ok.phase == "train").any()
-        show_text(notes.BEST_BATCHES + notes.LARGER_LEARNS * bool(trains))
+        show_text(notes.best_batches(sweep.tables))
     if not sweep.tables.attempts.empty:
         show_text("### The search for the largest batch")
         show_table(text_tables.attempt_rows(sweep.tables))

@@ -43,7 +43,7 @@ COLUMNS = {
     "tokens_per_s": Column("Tokens/s", wording.rate),
     "steps_timed": Column("Steps timed", "{:.0f}"),
     "warmup_steps": Column("Warm-up steps", "{:.0f}"),
-    "skipped": Column("Skipped steps, median", "{:.0f}"),
+    "skipped": Column("Skipped steps, median", "{:g}"),
     "first_step_s": Column("First step", "{:.2f}\u00a0s"),
     "training_s": Column("Training", "{:,.1f}\u00a0s"),
     "wall_s": Column("Whole run", "{:,.1f}\u00a0s"),

@@ -94,7 +94,11 @@ ROWS = (
     ),
 )
 # Words for no value, and for any number.
-OPTIONAL = {"clip_norm": ("gradients not clipped", "gradients clipped to norm {:g}")}
+OPTIONAL = {
+    "clip_norm": ("gradients not clipped", "gradients clipped to norm {:g}"),
+    "depth": ("usual depth", "depth {:g}"),
+    "memory_limit_gb": ("no memory limit", "at most {:g} GB of memory"),
+}
 NAMES = {"gpu_model": "device"}  # of parameters, where readers know them by another
 WORDS = {(row.name, row.value): row.words for row in ROWS}
 
@@ -105,7 +109,12 @@ def in_words(name: str, value: Any) -> str:
     As a params file or a table has it, where XLA is true or false.
     """
     written = ("off", "on")[int(value)] if isinstance(value, bool | np.bool_) else str(value)
-    return _known(name, written) or f"{NAMES.get(name, name.replace('_', ' '))} {value}"
+    return _known(name, written) or _unworded(NAMES.get(name, name.replace("_", " ")), written)
+
+
+def _unworded(name: str, value: str) -> str:
+    """`width 2`; `no memory_limit_gb` where a params file has null."""
+    return f"no {name}" if value == "None" else f"{name} {value}".rstrip()
 
 
 def _known(name: str, value: str) -> str:
@@ -123,4 +132,4 @@ def compiled_in_words(on: bool, backend: str) -> str:
 def setting_in_words(text: str) -> str:
     """The further parameters of a point: `fused batch normalization, width 2`."""
     parts = [part.partition(" ") for part in text.split(", ")]
-    return ", ".join(_known(name, value) or f"{name}{space}{value}" for name, space, value in parts)
+    return ", ".join(_known(name, value) or _unworded(name, value) for name, _, value in parts)

@@ -179,6 +179,8 @@ def of_table(table: pd.DataFrame, name: str) -> pd.Series:
         return pd.Series([compiled_in_words(*pair) for pair in pairs], table.index, dtype=object)
     if name == "backend":
         return table.backend.map(lambda name: BACKENDS.get(name, str(name)))
+    if name == "replicas":
+        return table.replicas.map(lambda n: count(int(n), "replica"))
     if name == "gpu_model":
         return ON + table.gpu_model.astype(str)
     return named(table[name], BARE)

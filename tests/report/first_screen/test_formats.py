@@ -118,8 +118,12 @@ def test_what_diverged_in_all_runs_is_counted_and_named():
         emulated_runs([0, 0, 0], status="diverged", propagation="float8_e4m3fn"),
     ]
     answer = question.of(identified(tables_of(*groups)))
-    assert answer.title == "1 of 2 settings train within 2 percentage points of float32's error"
+    near = "1 of 2 settings train within 2 percentage points of float32's error"
+    assert answer.title == f"{near}; all runs of one diverged"
+    assert answer.sentences[0].startswith("Of 2 settings, 1 is within")
+    assert answer.sentences[0].endswith(" and 1 diverged in every run.")
     assert answer.sentences[-1].startswith("In all runs diverged: **activations float8\\_e4m3fn")
+    assert answer.advice.startswith("avoid **activations float8\\_e4m3fn")
 
 
 def test_a_run_that_diverged_leaves_the_others_interval_open():
@@ -203,9 +207,10 @@ def test_formats_that_never_ended_are_counted():
     ]
     answer = question.of(identified(tables_of(*groups)))
     near = "1 of 3 settings train within 2 percentage points of float32's error"
-    assert answer.title == f"{near}, 1 did not end"
+    assert answer.title == f"{near}, 1 did not end; all runs of one diverged"
     assert answer.sentences[-1] == "No run ended well of **activations <2,2>**."
-    assert answer.advice == "the same command makes the runs again that did not end."
+    again = "the same command makes the runs again that did not end."
+    assert answer.advice == f"avoid **activations <4,4>**; {again}"
 
 
 def test_of_a_run_that_was_killed_the_same_command_is_advised():

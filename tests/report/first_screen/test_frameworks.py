@@ -1,6 +1,6 @@
 """How sweeps of frameworks and of plain loops open."""
 
-from builders import diverged, published, replicated, tables_of, trained_by
+from builders import diverged, published, record, replicated, tables, tables_of, trained_by
 
 from mptexp.analysis import rate_ratios
 from mptexp.report.answers import comparisons
@@ -229,3 +229,36 @@ def test_what_is_not_supported_was_not_tried():
     )
     answer = question.of(tables_of(*sides, none))
     assert "runs of" not in " ".join([answer.title, *answer.sentences, answer.advice])
+
+
+def in_both(step_s):
+    """Two policies in TensorFlow and JAX, which differ by nothing that is shown, in each phase."""
+    return [
+        beside(backend, policy, block, phase, step_s[phase, policy] * (1 + noise * (-1) ** block))
+        for backend, noise in (("tensorflow", 0), ("jax", 0.02))
+        for phase, policy in step_s
+        for block in range(3)
+    ]
+
+
+def beside(backend, policy, block, phase, step_s):
+    made = record(policy, block, step_s)
+    made["parameters"] |= {"backend": backend, "phase": phase}
+    made["run_id"] = f"{backend}-{phase}-{made['run_id']}"
+    return made
+
+
+def test_frameworks_that_do_not_differ_are_named_beside_what_policies_gain():
+    steps = {("train", "float32"): 0.1, ("train", "mixed_bfloat16"): 0.06}
+    answer = question.of(tables(in_both(steps)))
+    title, _, second = answer.title.partition("; ")
+    assert title.startswith("mixed_bfloat16 trains")
+    assert second.startswith("JAX is not shown to differ in speed from TensorFlow: ")
+    assert "Of other frameworks against TensorFlow: " in answer.advice
+
+
+def test_of_two_phases_no_two_rows_have_one_label():
+    steps = {("train", "float32"): 0.1, ("train", "mixed_bfloat16"): 0.06}
+    steps |= {("inference", "float32"): 0.03, ("inference", "mixed_bfloat16"): 0.05}
+    bars = question.of(tables(in_both(steps))).bars
+    assert len({(bar.group, bar.label) for bar in bars}) == len(bars)

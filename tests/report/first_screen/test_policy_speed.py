@@ -341,7 +341,7 @@ def test_of_another_phase_the_title_says_in_how_many_settings():
                     made["run_id"] = f"{policy}-{phase}-{size}-{block}"
                     rows.append(made)
     title = question.of(identified(tables(rows))).title
-    assert title.endswith("; it trains from 1.20× faster to 1.50× faster in 2 of 3 settings")
+    assert title.endswith("; it trains 1.20× to 1.50× faster in 2 of 3 settings")
 
 
 def test_the_title_counts_the_settings_of_which_accuracy_is_compared():
@@ -381,3 +381,64 @@ def test_what_is_proven_and_rounds_to_1_is_no_setting_with_a_gain():
         "mixed_float16 trains 2.00× faster than float32 on GPU at batch size 64"
     )
     assert answer.advice.startswith("on this GPU at batch size 64, use **mixed_float16**")
+
+
+def at_sizes(policy, times, lost=(), status="oom"):
+    """Three runs of a policy at each batch size; those of `lost`, (size, block), end so."""
+    rows = []
+    for size, step_s in times.items():
+        for block in range(3):
+            made = record(policy, block, step_s * (1 + block / 100), size)
+            if (size, block) in lost:
+                made |= {"status": status, "error": "no", "history": [], "timing": {}}
+            rows.append(made)
+    return rows
+
+
+def test_a_policy_is_advised_where_it_was_measured_and_no_other_gains_more_elsewhere():
+    # The lie: "use mixed_float16. At batch size 32, mixed_bfloat16 gains more", where the former
+    # was not measured.
+    rows = at_sizes("float32", {32: 0.1, 128: 0.3}) + at_sizes("mixed_float16", {128: 0.15})
+    rows += at_sizes("mixed_bfloat16", {32: 0.077, 128: 0.23})
+    answer = question.of(tables(rows))
+    assert answer.title.startswith(
+        "mixed_float16 trains 2.00× faster than float32 on GPU at batch size 128"
+    )
+    assert answer.advice.startswith("on this GPU at batch size 128, use **mixed_float16**")
+    assert "At batch size 32, **mixed_bfloat16** gains 1.30×." in answer.advice
+
+
+def test_what_has_no_memory_for_both_takes_nothing_from_either():
+    lost = [(512, 0)]
+    rows = at_sizes("float32", {32: 0.1, 512: 0.8}, lost)
+    answer = question.of(tables(rows + at_sizes("mixed_float16", {32: 0.05, 512: 0.4}, lost)))
+    assert "out of memory" not in answer.title
+    assert "but not at batch size 512" not in answer.advice
+    alone = question.of(tables(rows + at_sizes("mixed_float16", {32: 0.05, 512: 0.4})))
+    assert "out of memory" not in alone.title
+
+
+def test_of_a_policy_whose_runs_diverged_more_repeats_are_not_all_that_is_advised():
+    lost = [(32, 0), (32, 1)]
+    rows = at_sizes("float32", {32: 0.1}) + at_sizes("mixed_float16", {32: 0.05}, lost, "diverged")
+    answer = question.of(tables(rows))
+    assert answer.title.startswith("Provisional (n = 1, no interval): mixed_float16 trains")
+    assert answer.title.endswith("; some runs diverged")
+    assert answer.advice.startswith("find out first why runs of **mixed_float16** diverged, with")
+
+
+def test_runs_that_failed_are_tried_again_before_a_sweep_is_repeated():
+    lost = [(32, 0)]
+    rows = at_sizes("float32", {32: 0.1}) + at_sizes("mixed_float16", {32: 0.05}, lost, "failed")
+    advice = question.of(tables(rows)).advice
+    assert advice.startswith("for a claim, run ")
+    assert advice.endswith("which tries 1 run again that did not end.")
+
+
+def test_a_provisional_title_is_of_what_the_device_has_instructions_for():
+    rows = []
+    for policy, step_s, emulated in (
+        ("float32", 0.1, False), ("float16", 0.09, True), ("mixed_bfloat16", 0.095, False),
+    ):  # fmt: skip
+        rows.append(record(policy, 0, step_s, emulated=emulated))
+    assert "mixed_bfloat16 trains" in question.of(tables(rows)).title

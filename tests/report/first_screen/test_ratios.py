@@ -13,7 +13,8 @@ def opened(*ends, **more):
     rows = pd.DataFrame(ends, columns=["speedup", "low", "high"])
     rows = rows.assign(flags="", blocks=3, policy="float32")
     labels = [f"setup {k}" for k in range(len(rows))]
-    return next(ratios.of(rows, labels, "the usual", tables([record()]), **more), None)
+    made = ratios.of(rows, labels, "the usual", tables([record()]), "None is better than", **more)
+    return next(made, None)
 
 
 def test_the_furthest_on_each_side_are_the_title():
@@ -34,11 +35,13 @@ def test_what_is_proven_and_rounds_to_1_is_no_title_beside_more():
 
 
 def test_nothing_proven_is_a_span_that_is_inconclusive():
-    made = opened((1.1, 0.9, 1.3), (1.2, 0.8, 1.6), nothing="Unlike {}", otherwise="keep it")
-    assert made.title == "Unlike the usual: 1.10× to 1.20×, but all intervals include 1"
+    made = opened((1.1, 0.9, 1.3), (1.2, 0.8, 1.6), otherwise="keep it")
+    assert (
+        made.title == "None is better than the usual: 1.10× to 1.20×, but all intervals include 1"
+    )
     assert made.advice.startswith("keep it; ")
-    one = opened((1.1, 0.9, 1.3), nothing="Unlike {}")
-    assert one.title == "Unlike the usual: 1.10×, but its interval includes 1"
+    one = opened((1.1, 0.9, 1.3))
+    assert one.title == "None is better than the usual: 1.10×, but its interval includes 1"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_nothing_proven_is_a_span_that_is_inconclusive():
 def test_what_is_not_claimed_is_provisional(flags, why):
     rows = pd.DataFrame({"speedup": [1.1], "low": np.nan, "high": np.nan, "flags": flags})
     rows = rows.assign(blocks=1, policy="float32")
-    (made,) = ratios.of(rows, ["a"], "b", tables([record()]))
+    (made,) = ratios.of(rows, ["a"], "b", tables([record()]), "None is better than")
     assert made.title == f"Provisional ({why}): a is 1.10× as fast as b"
 
 

@@ -163,8 +163,8 @@ def test_what_holds_of_most_points_is_said_once():
 def test_a_point_that_has_all_that_most_have_is_named_by_it():
     settings = [{}, {"jit": True}, {"replicas": 2}, {"input_mode": "resident"}]
     points = pd.DataFrame([POINT | one for one in settings])
-    usual = "without XLA, prefetched input, replicas 1"
-    others = ["with XLA", "replicas 2", "one batch kept on the device"]
+    usual = "without XLA, prefetched input, 1 replica"
+    others = ["with XLA", "2 replicas", "one batch kept on the device"]
     assert wording.places(points, short=True) == [usual, *others]
 
 
