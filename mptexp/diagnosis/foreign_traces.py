@@ -56,6 +56,9 @@ AS_LONG = ("no 16 bits", "on the host")
 HIDING = ("another GPU", "unexplained")
 LEAST_HIDING = 0.1
 # What must be alike, and what a trace that does not tell it may still be.
+INDUCTOR = r"triton_(?:tem|poi|red|per|mix|spl|for)_"  # opens the names of its kernels
+COMPILED = 0.05
+ON = {True: "on", False: "off"}
 TOLD_IN_ONE = {"ranks": "number of ranks", "CUDA": "CUDA version"}
 MOST = 0.5  # of the matrix work: more than this is most of it
 
@@ -119,6 +122,13 @@ class Recording:
     def _work(self) -> pd.DataFrame:
         """What ran on the device: copies and waits left out."""
         return self.rows[~self.rows.cause.isin([*WAITS, "python", "on the host"])]
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile made some of the memory-bound work: one metric is no step."""
+        memory = self.rows[self.rows.cause == "memory"]
+        made_s = memory.seconds[memory.kernel.str.match(INDUCTOR)].sum()
+        return bool(made_s > COMPILED * memory.seconds.sum())
 
     @property
     def layer_share(self) -> float:
@@ -294,6 +304,10 @@ class Comparison:
         names = [name for name in recorded[0] if name != CAPABILITY]  # the GPU's name says it
         known |= {name: tuple(one.get(name, "") for one in recorded) for name in names}
         known["steps with the optimizer"] = self._updated(cut=True)
+        if {trace.framework for trace in self._traces} == {"PyTorch"}:
+            recordings = (self.baseline, self.candidate)
+            known["torch.compile"] = tuple(ON[one.compiled] for one in recordings)
+            known["CUDA graphs"] = tuple(ON[trace.graphed] for trace in self._traces)
         return self._differing(known)
 
     @property

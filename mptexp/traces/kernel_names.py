@@ -33,7 +33,7 @@ WORK = {
     "casts": re.compile(
         r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
         r"|padinputcustom|converttensor|generictranspose|transpose_readwrite"
-        r"|(?<!load_)im([23]d)?2col|col2im"
+        r"|(?<!load_)(?<!deformable_)im([23]d)?2col|(?<!deformable_)col2im"
         r"|direct_copy_kernel|rocclr_copy|cast_transpose|castkernel|cast_kernel|convert_(d?q|dkv)"
         r"|convertqgrad|convertdq|b?float\d+\w*_copy_kernel|^cast_gpu_|batched_?transpose"
         r"|transpose_kernel|transpose_nchw|copy_device_to_device|tensor_?reorder"
@@ -49,7 +49,8 @@ WORK = {
         r"|cublaslt::epilogue|gridwise_generic_reduce|cucompute(part)?grad"
         r"|epilogue::impl::globalkernel|op_generic_tensor|subtensorop|rocclr_fill"
         r"|split_embedding|fbgemm_gpu|embedding|index_?select|populate_rng|rowwisemoments"
-        r"|dot_do_o|graddoto|bwdpreprocess|splitkv_combine|reshape_and_cache|memset"
+        r"|dot_do_o|graddoto|bwd_?preprocess|split_?kv_?combine|fwd_?combine|merge_attn_states"
+        r"|deformable_(im2col|col2im)|reshape_and_cache|memset"
     ),
     "matrix": re.compile(
         r"xmma|cutlass|nvjet|gemm(?!a(_|\d|$))|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from mptexp.errors import ParamsError
 from mptexp.traces import kernel_names
-from mptexp.traces.step_bounds import Interval, Steps
+from mptexp.traces.step_bounds import Interval, Steps, holds
 
 LONGEST_S = 7200.0  # of a step; no profiler records for so long
 LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
@@ -106,7 +106,8 @@ class Trace:
         operations: the table, the longest row first.
         step_times: seconds of each step, as the host or the device marks them.
         how: how the steps were recognized.
-        warm_up, unusual, untrained, after_s: what was left out, as of `step_bounds.Steps`.
+        warm_up, unusual, untrained, untrained_s, after_s: what was left out, as of
+            `step_bounds.Steps`.
         left: seconds by state of each of the first two kinds, the warm-up first.
         outside_s: seconds of work on the device in the trace, but outside the steps.
         hidden_s: seconds of a step in which other work hid communication between devices.
@@ -120,6 +121,7 @@ class Trace:
         weights: how often each shape of weights is multiplied in a step, as `weight_products.of`.
         accumulated: whether gradients are accumulated, so that a step is that of a micro-batch.
         graphed: whether steps replay CUDA graphs.
+        awaited: how often the host awaits the device in a step.
         in_use: words of what to try that its events show to be in use.
         updates: how often the optimizer steps in a step; None where the trace does not tell.
         recorded: what else it tells of the machine and of the recording, such as CUDA's version.
@@ -136,6 +138,7 @@ class Trace:
     warm_up: int = 0
     unusual: int = 0
     untrained: int = 0
+    untrained_s: float = 0.0
     after_s: float = 0.0
     left: tuple[Mapping[str, float], ...] = ()
     outside_s: float = 0.0
@@ -150,6 +153,7 @@ class Trace:
     weights: Mapping[str, int] = field(default_factory=dict)
     accumulated: bool = False
     graphed: bool = False
+    awaited: float = 0.0
     in_use: tuple[str, ...] = ()
     updates: float | None = None
     recorded: Mapping[str, str] = field(default_factory=dict)
@@ -221,7 +225,10 @@ def of_steps(
         raise ParamsError("a step in it takes no time")
     begin, end = steps.between
     inside, gaps = [s for s in spans if s.end > begin and s.start < end], steps.gaps
-    counts = Counter(_resolved(s.operation) for s in inside if not _within(s, gaps))
+    between = [s for s in inside if holds(gaps, s.start, s.end)]
+    counts = Counter(_resolved(s.operation) for s in inside)
+    counts.subtract(_resolved(s.operation) for s in between)
+    before_or_after = [s for s in spans if s.end <= begin or s.start >= end]
     groups = _owned(inside, waits, steps, GROUPS)
     owned: Counter[Operation] = Counter()
     for seconds, _ in groups:
@@ -249,9 +256,11 @@ def of_steps(
         warm_up=steps.warm_up,
         unusual=steps.unusual,
         untrained=steps.untrained,
+        untrained_s=steps.untrained_s,
         after_s=steps.after_s / every,
         left=_left(spans, waits, steps.left),
-        outside_s=sum(s.end - s.start for s in spans if s.end <= begin or s.start >= end) / 1e6,
+        outside_s=sum(s.end - s.start for s in (*before_or_after, *between)) / 1e6,
+        awaited=sum(begin <= w.start < end for w in waits if w.operation.state == "idle") / number,
         hidden_s=max(0.0, _busy_s(sent, steps) - shown / 1e6) / number,
     )
 
@@ -347,10 +356,6 @@ def _in_loops(spans: Sequence[Span]) -> Iterator[Span]:
 
 def _in_loop(operation: Operation) -> bool:
     return operation.part == "loop" or bool(IN_LOOP.match(operation.op))
-
-
-def _within(span: Span, gaps: Iterable[Interval]) -> bool:
-    return any(begin <= span.start and span.end <= end for begin, end in gaps)
 
 
 def _owned(

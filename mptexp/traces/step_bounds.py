@@ -20,6 +20,8 @@ UNUSUAL = 3.0
 # Work that the device still has to do when the last step's mark ends, as a share of the steps: from
 # here the marks end too early, for the host is ahead of the device.
 LAG = 0.05
+BEHIND = 0.01  # of a step: from here on a device is behind its host
+ALIKE = 1.2  # times: two long steps of which one may stand for the other
 MOSTLY = 0.5  # of what a long step takes beyond the others: a wait that is part of the training
 AHEAD = 0.5  # of a step: from here the marks say how long launching takes, not a step
 FILLED = 0.75  # of the time from one mark to the next: marks that last shorter are not whole steps
@@ -48,6 +50,7 @@ class Steps:
         unusual: how many later ones were, for one took much longer than the others.
         left: from when to when these two kinds lasted, the warm-up first.
         untrained: how many were, for they have no backward pass and others have one.
+        untrained_s: seconds of these.
         other_kind: how many were, for most others replay CUDA graphs and they do not, or not.
         after_s: mean seconds that were cut off each step's end, see `ending_with`.
         on_host: from when to when the host launched them, where the device ran them later.
@@ -58,6 +61,7 @@ class Steps:
     warm_up: int = 0
     unusual: int = 0
     untrained: int = 0
+    untrained_s: float = 0.0
     other_kind: int = 0
     after_s: float = 0.0
     on_host: tuple[Interval, ...] = ()
@@ -145,7 +149,7 @@ def marked(
     partial = not whole and _filled(kept) < FILLED
     to_next = adjoining(kept, f"{how}, from one to the next")
     known = range(len(kept) - partial)
-    if runs_ahead and (ran := _run(kept, launched)):
+    if runs_ahead and len(kept) > 1 and (ran := _run(kept, launched)):
         began, ended = ran[-1]
         of_last = (e for at, (_, e) in beside if kept[-1][0] <= at <= end)
         ran[-1] = began, max([ended, *of_last])
@@ -154,9 +158,35 @@ def marked(
         return explained(_only(replace(ahead_of, on_host=on_host), known))
     if partial:
         return explained(_only(to_next, known))
+    if done := _done(kept, launched):
+        return explained(replace(adjoining(kept, how), intervals=done, on_host=tuple(kept)))
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
     return explained(adjoining(kept, how))
+
+
+def _done(marks: Sequence[Interval], launched: Launched) -> tuple[Interval, ...]:
+    """Until when the device had done what was launched in each mark, from the one before on.
+
+    So a step has its own work where the device is behind the host at its mark: what it still does
+    of a step before the first is not in the trace, and what it does of the last after its mark is.
+    The first begins as much later than its mark as it ends, unless its own work begins before.
+    Nothing where the device is not behind, is far behind, or did not run each in its turn.
+    """
+    intervals = adjoining(marks, "").intervals
+    ends, ran = [end for _, end in intervals], _run(marks, launched)
+    if ran is None:
+        return ()
+    until = accumulate((done for _, done in ran), max)
+    done = [max(pair) for pair in zip(ends, until, strict=True)]
+    behind = [late - end for late, end in zip(done, ends, strict=True)]
+    step = (ends[-1] - marks[0][0]) / len(marks)
+    if not BEHIND * step <= max(behind) <= AHEAD * step:
+        return ()
+    begin = marks[0][0]
+    begins = [max(begin, min(begin + behind[0], ran[0][0])), *done[:-1]]
+    made = tuple(zip(begins, done, strict=True))
+    return made if all(b < e for b, e in made) else ()
 
 
 def _waits(marks: Sequence[Interval], launched: Launched) -> bool:
@@ -194,7 +224,9 @@ def training(steps: Steps, trained: Sequence[float]) -> Steps:
             order.
     """
     only = _only(steps, holding(steps, trained))
-    return replace(only, untrained=len(steps.intervals) - len(only.intervals))
+    left_s = sum(steps.seconds()) - sum(only.seconds())
+    untrained = len(steps.intervals) - len(only.intervals)
+    return replace(only, untrained=untrained, untrained_s=left_s)
 
 
 def of_one_kind(steps: Steps, replayed: Sequence[float]) -> Steps:
@@ -266,7 +298,7 @@ def _run(marks: Sequence[Interval], launched: Launched) -> list[Interval] | None
     for at, interval in launched:
         if begins[0] <= at <= last:
             ran[bisect_right(begins, at) - 1].append(interval)
-    if len(marks) < 2 or not all(ran):
+    if not all(ran):
         return None
     spans = [(min(b for b, _ in of), max(e for _, e in of)) for of in ran]
     return spans if spans == sorted(spans) and len({b for b, _ in spans}) == len(spans) else None
@@ -315,8 +347,9 @@ def _worked_until(end: float, busy: Sequence[Interval], pause: float) -> float:
 def usual(steps: Steps, waited: Sequence[Interval] = (), updated: Sequence[float] = ()) -> Steps:
     """The steps without first ones that compile, tune or fill caches, and a later one like them.
 
-    What recurs is part of the training: of several long steps all stay, and so does one that is
-    long because it waited for a batch, with such a first one. A step in which the optimizer steps
+    What recurs is part of the training: of several long steps all stay, a first one too that took
+    as long as a later one, and so does one that is long because it waited for a batch, with such a
+    first one. A step in which the optimizer steps
     is held against others of that kind alone: where gradients accumulate, it is the longest by
     nature. Steps that take no time are left out: two marks at one instant make such a step.
 
@@ -332,14 +365,21 @@ def usual(steps: Steps, waited: Sequence[Interval] = (), updated: Sequence[float
     usual_s = [_typical(times, every[first:], updating, alone) for alone in (False, True)]
     long = [n for n in every[first:] if times[n] > UNUSUAL * usual_s[n in updating]]
     starved = [_starved(interval, usual_s[False], waited) for interval in steps.intervals]
-    if len(long) > 1 or any(starved[n] for n in long):
+    again = [n for n in long if first and _are_alike(times[first - 1], times[n])]
+    if len(long) > 1 or again or any(starved[n] for n in long):
         long = []
+        first -= bool(again)
         while first and starved[first - 1]:  # one of them
             first -= 1
     left = [*range(first), *long]
     kept = _only(steps, [n for n in every if n not in left])
     intervals = tuple(steps.intervals[n] for n in left)
     return replace(kept, warm_up=first, unusual=len(long), left=intervals)
+
+
+def _are_alike(one: float, other: float) -> bool:
+    """Whether two long steps are long for one reason: a compilation takes as long as no other."""
+    return max(one, other) <= ALIKE * min(one, other)
 
 
 def _typical(

@@ -389,7 +389,8 @@ def _stepped(events: Iterable[Event], updated: Sequence[int] | None, found: Step
         )
     if stepped > SEVERAL * number:
         yield (
-            f"the optimizer stepped {stepped} times in {number} steps: a step here is several of "
+            f"the optimizer stepped {stepped} times in {number} step{'s' * (number > 1)}: a step "
+            "here is several of "
             "the training, or has several optimizers"
         )
 

@@ -42,6 +42,7 @@ REPORTS = {
     (".ncu-rep",): "it is a report of Nsight Compute, which holds no steps of a training",
 }
 ENDINGS = (".xplane.pb", ".xplane.pb.gz", ".json", ".json.gz", ".sqlite")
+PERFETTO = ("perfetto_trace.json.gz", "perfetto_trace.json")  # beside JAX's own
 MOST_FILES = 20_000  # of a directory that is searched
 ALLOWED = (
     "a trace of TensorFlow or JAX (*.xplane.pb), of PyTorch (*.json), each also as .gz, an Nsight "
@@ -105,9 +106,12 @@ def _newest(folder: Path) -> tuple[Path, int]:
         if len(traces) > MOST_FILES:
             raise ParamsError(f"{folder}: holds more than {MOST_FILES:,} files; name one of them")
     planes = [file for file in traces if ".xplane.pb" in file.name]
-    beside = {file.parent for file in planes}
-    known = planes + [f for f in traces if f not in planes and f.parent not in beside]
-    known = [file for file in known if _is_trace(file)]
+    again = {
+        Path(file.parent, name)
+        for file in planes
+        for name in (f"{file.name.partition('.xplane.pb')[0]}.trace.json.gz", *PERFETTO)
+    }
+    known = [file for file in traces if file not in again and _is_trace(file)]
     if not known:
         raise ParamsError(f"{folder}: holds no trace; allowed: {ALLOWED}")
     return max(known, key=lambda file: (file.stat().st_mtime, str(file))), len(known) - 1

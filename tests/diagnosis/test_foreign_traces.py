@@ -366,6 +366,17 @@ def test_other_gpus_ranks_versions_and_stacks_are_named():
     assert Comparison(old, new).places == {"GPU": ("V100", "A100")}
 
 
+def test_that_one_alone_was_compiled_or_replays_graphs_is_said():
+    # The lie: "2.43× as fast", of bfloat16 and torch.compile beside eager float32.
+    eager = of(made(matrix=0.1, memory=0.1), framework="PyTorch")
+    row = eager.trace.operations[-1]._replace(kernel="triton_per_fused_native_layer_norm_3")
+    compiled = of(eager, operations=[*eager.trace.operations, row])
+    assert Comparison(eager, compiled).places == {"torch.compile": ("off", "on")}
+    assert Comparison(compiled, eager).places == {"torch.compile": ("on", "off")}
+    assert Comparison(compiled, compiled).places == {}
+    assert Comparison(eager, of(eager, graphed=True)).places == {"CUDA graphs": ("off", "on")}
+
+
 def test_ranks_that_one_trace_alone_tells_are_named_in_either_order():
     # The lie: one GPU without torch.distributed beside rank 0 of 8, "1.00× as fast", without a
     # word of ranks.

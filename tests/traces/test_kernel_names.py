@@ -197,6 +197,13 @@ DOES = [
     ("void flashinfer::BatchPrefillWithPagedKVCacheKernel<x>", "matrix", "unknown", None),
     ("mha_forward", "matrix", "unknown", None),
     ("fused_moe_kernel", "matrix", "unknown", None),
+    # What stands beside attention and deformable convolutions and multiplies nothing.
+    ("void vllm::merge_attn_states_kernel<__nv_bfloat16, 128>", "memory", "unknown", None),
+    ("void cutlass::device_kernel<flash::FlashAttnFwdCombine<x>>", "memory", "unknown", None),
+    ("void ck_tile::kentry<ck_tile::FmhaFwdSplitKVCombineKernel<x>>", "memory", "unknown", None),
+    ("_attn_bwd_preprocess", "memory", "unknown", None),
+    ("_attn_bwd_dkdv", "matrix", "unknown", None),
+    ("void ms_deformable_im2col_gpu_kernel<float>", "memory", "unknown", None),
     # Changes of type.
     ("void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda("
      "at::TensorIteratorBase&)::{lambda(float)#1}>", "casts", "unknown", None),

@@ -32,6 +32,15 @@ def test_what_lies_outside_the_steps_does_not_count():
     assert owned[A] == 2
 
 
+def test_what_lies_between_two_steps_is_outside_of_them_too():
+    # The lie: "0.8 ms of the device's work lies outside the steps", of 1,600: evaluations between.
+    spans = [Span(100 * n, 100 * n + 40, A) for n in range(5)]
+    steps = step_bounds.Steps(((100, 200), (300, 400)), "marks")
+    trace = operations.of_steps(spans, [], [], steps, "cpu")
+    assert trace.outside_s == pytest.approx(120e-6)
+    assert {row.op: row.count for row in trace.operations}["a"] == 1
+
+
 def test_groups_of_steps_tell_how_much_they_differ():
     times = [1, 1, 1, 1, 1, 1, 9]
     spans = [Span(100 * n, 100 * n + time, A) for n, time in enumerate(times)]

@@ -40,6 +40,24 @@ def test_where_the_host_is_far_ahead_a_step_is_what_the_device_ran_of_it():
     assert step_bounds.marked(marks, [], "marks", swapped).how == "marks"
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 10])
+def test_a_device_that_is_behind_its_host_has_each_step_s_work_in_that_step(number):
+    # The lie: of two steps of 38 ms, 22 of work and 16 of waiting, "a step of 40.4 ms", with 17.6
+    # of waiting: the first lacked what ran before the recording, the last one's end was added.
+    marks = [(38 * n, 38 * n + 38) for n in range(number)]
+    launched = [(38 * n + 20, (38 * n + 20, 38 * n + 42)) for n in range(number)]
+    made = step_bounds.marked(marks, [ran for _, ran in launched], "marks", launched)
+    assert made.seconds() == pytest.approx([38e-6] * number)
+    assert made.intervals[0] == (4, 42)
+    assert made.on_host == tuple(marks)
+    work = [step_bounds.took_within([ran for _, ran in launched], *s) for s in made.intervals]
+    assert work == [22] * number
+    # Whose work begins at once was idle before: of it nothing is cut off.
+    first = [(1, (1, 30)), (20, (30, 42)), *launched[1:]]
+    begun = step_bounds.marked(marks, [], "marks", first)
+    assert begun.intervals[0] == (1, 42)
+
+
 def test_a_device_that_goes_on_is_told_from_one_that_works_again_after_the_steps():
     # The lie: "a step of 0.1 ms", of a host that had launched six of 3.85 ms.
     steps = step_bounds.adjoining([(0, 10), (10, 20)], "marks")
@@ -227,7 +245,9 @@ def test_long_steps_that_recur_or_wait_for_a_batch_are_steps():
     later = marks[3:]  # begins with one
     waits = [(begin + 10, end - 30) for begin, end in later if end - begin > 100]
     assert len(step_bounds.marked(later, [], "marks", waited=waits).intervals) == 9
-    assert step_bounds.marked(later, [], "marks").warm_up == 1
+    # One that is as long as later ones is no warm-up, though nothing says why they are.
+    assert step_bounds.marked(later, [], "marks").warm_up == 0
+    assert step_bounds.marked(later[:5], [], "marks").found == 5
     waited = [(120, 480)]
     once = marks[:7]
     assert step_bounds.marked(once, [], "marks", waited=waited).unusual == 0

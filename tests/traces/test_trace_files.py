@@ -96,6 +96,12 @@ def test_of_a_directory_the_newest_trace_is_read_and_named(tmp_path):
     file, trace = trace_files.read(tmp_path)
     assert file == newer
     assert trace.notes[-1].startswith("the newest of 2 traces")
+    # The lie: another program's trace beside TensorFlow's was passed over, without a word.
+    os.utime(newer, (20, 20))
+    beside = kineto_file(run / "other.pt.trace.json.gz")
+    file, trace = trace_files.read(tmp_path)
+    assert file == beside
+    assert trace.notes[-1].startswith("the newest of 3 traces")
 
 
 # --- files that hold no trace --------------------------------------------------------------------

@@ -261,8 +261,11 @@ def shrink_sentence(comparison: Comparison) -> str:
         name: f"{short_label(str(name))} ({milliseconds(s)}, before {milliseconds(was[name])})"
         for name, s in stayed.items()
     }
-    same = wording.listed([part for name, part in parts.items() if name not in little])
+    longer = [name for name, seconds in stayed.items() if NOT_SHRUNK * seconds > was[name]]
+    same = wording.listed([p for name, p in parts.items() if name not in [*little, *longer]])
     said = [f"did not shrink {same}"] if same else []
+    more = wording.listed([parts[name] for name in longer])
+    said += [f"took longer in {more}"] if more else []
     less = wording.listed([parts[name] for name in little])
     said += [f"shrank {less} by less than a quarter"] if less else []
     text = f"{subject} precision {' and '.join(said)}. " if said and lower else ""
@@ -300,7 +303,7 @@ def _at_best(recording: Recording, name: str, measured: float = 0.0) -> str:
     if measured > recording.best:
         return (
             f"{opening}16 bits would make {name} {best} {told}; it became faster by more than "
-            "that, so some of it took less time than is assumed here; the traces do not tell why."
+            "that, so some of it took less time than is assumed here."
         )
     return f"{opening}16 bits would make {name} at most {best}: that much {told}."
 
@@ -318,7 +321,12 @@ def notes(recording: Recording) -> list[str]:
         said.append(f"{first} left out {_first_steps(left)}{_left_out(trace, left)}")
     if trace.untrained:
         others = wording.count(trace.untrained, "step")
-        said.append(f"{others} without a backward pass left out, as evaluations have none")
+        share = percent(trace.untrained_s / _recorded_s(trace))
+        took = f": {milliseconds(trace.untrained_s)}, {share} of all recorded steps"
+        said.append(
+            f"{others} without a backward pass left out, as evaluations have none"
+            f"{took * bool(trace.untrained_s)}"
+        )
     if trace.unusual:
         first = wording.count(trace.unusual, "step")
         said.append(
@@ -357,7 +365,6 @@ def _left_out(trace: Trace, left: Sequence[Mapping[str, float]]) -> str:
     took = sum(sum(states.values()) for states in left)
     if not took:
         return ""
-    every = sum(sum(states.values()) for states in trace.left) + sum(trace.step_times)
     names = {state for states in left for state in states}
     shares = {name: sum(states.get(name, 0.0) for states in left) / took for name in names}
     parts = [
@@ -366,9 +373,15 @@ def _left_out(trace: Trace, left: Sequence[Mapping[str, float]]) -> str:
         if share >= LEAST_SHARE
     ]
     return (
-        f": {milliseconds(took)}, {percent(took / every)} of all recorded steps "
+        f": {milliseconds(took)}, {percent(took / _recorded_s(trace))} of all recorded steps "
         f"({wording.listed(parts)})"
     )
+
+
+def _recorded_s(trace: Trace) -> float:
+    """Seconds of all steps, with those that were left out."""
+    left_s = sum(sum(states.values()) for states in trace.left)
+    return left_s + trace.untrained_s + sum(trace.step_times)
 
 
 def _counted(recording: Recording) -> list[str]:

@@ -105,6 +105,7 @@ BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Q
 # Before Tensor Cores only these multiply faster in 16 bits.
 TWICE_IN_16_BITS = ((5, 3), (6, 0), (6, 2))
 NO_FASTER = "a smaller or sparser model: this GPU multiplies no faster in 16 bits"
+OFTEN = 4  # times a step: a host that awaits its device so often has to begin anew each time
 IN_16_BITS, IN_64_BITS = FEWER_BITS["float16"], FEWER_BITS["float64"]
 MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None where unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
@@ -123,6 +124,8 @@ def advice(cause: str, recording: Recording) -> str:
         return _against_matrix_work(recording)
     plain = {row.name: [r.text for r in row.remedies if r.ablation in PLAIN] for row in CAUSES}
     own = TRY.get((cause, recording.trace.framework), [])
+    if cause == "host" and recording.trace.awaited >= OFTEN:
+        own = [*TRY.get(("idle", recording.trace.framework), []), *own]
     if cause == "communication" and _sent_to_one(recording.rows):
         own = TO_ONE
     texts = _of_use(own, recording) or _of_use(plain.get(cause, []), recording)

@@ -55,6 +55,12 @@ def test_the_advice_follows_from_what_was_recorded():
     assert advised("memory").startswith("torch.compile, which fuses it; channels_last; ")
 
 
+def test_a_host_that_awaits_its_device_again_and_again_is_told_so():
+    # The lie: torch.compile and CUDA graphs, neither of which captures an .item(), of 40 in a step.
+    assert advised("host", awaited=40.0, trains=True).startswith("fewer .item(), .cpu() and print")
+    assert ".item()" not in advised("host", awaited=1.0, trains=True)
+
+
 def with_kernels(*names, **changes):
     """A recording in which kernels of these names ran too, 100 us each."""
     more = [device(name, 1700 + 100 * n) for n, name in enumerate(names)]
