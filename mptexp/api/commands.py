@@ -12,6 +12,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from mptexp.host.project import child_environment
 from mptexp.host.terminal import visible
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import data_folders, dataset_paths
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS, PREFERRED
 from mptexp.spec.grid import Sweep
@@ -177,8 +180,8 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     """Returns what differs between runs of a sweep that are there and those that would run now.
 
     A sentence for each difference.
-    Nothing is asked where there is no record yet. Where no run is due, only for the source of a
-    model of the user's own: whoever edited it and gives the command again expects its results.
+    Nothing is asked where there is no record yet. Where no run is due, only for a model and data of
+    the user's own: whoever edited them and gives the command again expects their results.
 
     Raises:
         ParamsError: if data or model of a run that is due cannot be used.
@@ -187,8 +190,12 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
 
     chosen = remeasuring.chosen(job, only)
     due = [p.run for p in chosen if p.due]
-    asked = due or [p.run for p in chosen if ":" in p.run.model]
-    before = comparability.latest(store.read_records(job.directory)[0]) if asked else {}
+    records = store.read_records(job.directory)[0] if chosen else []
+    first = min((str(record.get("ended_at", "")) for record in records), default="")
+    asked = due or [
+        p.run for p in chosen if ":" in p.run.model or (first and _newer(p.run.dataset, first))
+    ]
+    before = comparability.latest(records) if asked else {}
     runs = {comparability.kind(r.published().model_dump()): r for r in asked} if before else {}
     try:
         identities = preparation.identities(list(runs.values()), data_dir)
@@ -199,12 +206,27 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     # As records have it: a variable may name a place below the home directory.
     known = privacy.scrub(identities)
     differences = comparability.between(before, dict(zip(runs, known, strict=True)))
-    differences = [d for d in differences if due or d.name == "model_source"]
+    differences = [d for d in differences if due or d.name in ("model_source", "data")]
     if not differences:  # nearly always: what forms the sentences is slow to import
         return []
     from mptexp.report.answers import caveats
 
     return caveats.changed(str(job.directory.root), differences)
+
+
+@cache
+def _newer(dataset: str, ended: str) -> bool:
+    """Whether anything of a user's own data was touched after a run had ended.
+
+    Then their content is compared, which takes seconds.
+    """
+    known = next((p for p in dataset_paths.candidates(dataset) if p.exists()), None)
+    if known is None:
+        return False
+    files = [*data_folders.below(known)] if known.is_dir() else []
+    places = {str(known), *files, *map(os.path.dirname, files)}  # a folder knows what was removed
+    touched = max(os.lstat(place).st_ctime for place in places)
+    return touched > datetime.fromisoformat(ended).timestamp()
 
 
 # --- results as pages and files ---------------------------------------------------------------

@@ -5,6 +5,8 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
+import PIL.Image
 import pytest
 from support import PATIENCE_S, mptexp, processes_of, started, until
 
@@ -238,6 +240,24 @@ def test_a_model_that_was_edited_after_its_sweep_is_named_though_no_run_is_due(l
     own.unlink()  # as of a sweep of somebody else's
     done = run(tmp_path)
     assert (done.returncode, "is not what it was" in done.stdout) == (0, False)
+
+
+def test_images_that_were_exchanged_after_a_sweep_are_named_though_no_run_is_due(light, tmp_path):
+    # "2 of 2 runs are done already", of other images.
+    for number in range(20):
+        file = tmp_path / f"data/{'ab'[number % 2]}/{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        PIL.Image.fromarray(np.full((9, 9, 3), 10 * number, "uint8")).save(file)
+    asked = {"dataset": ["folder:data"], "image_size": [9], "batch_size": [1]}
+    light({"policy": ["float32", "bfloat16"]} | asked)
+    assert run(tmp_path).returncode == 0
+    place = SweepDir(tmp_path / "reports/light")
+    for record in measured(tmp_path)[0]:
+        earlier = record | {"ended_at": "2020-01-01T00:00:00+00:00"}
+        store.amend_record(place.record(record["run_id"]), earlier, identity={"data": "another"})
+    done = run(tmp_path)
+    assert "the content of the data (another against " in done.stdout
+    assert "2 of 2 runs are done already" in done.stdout
 
 
 def test_what_a_kill_left_between_two_renamings_is_not_lost(light, tmp_path):
