@@ -65,7 +65,8 @@ class _Recorded:
         self.launched = [(call.start, (event.start, event.end)) for call, event in calls]
         main = _main_stream(self.ran)
         kernels = [(c.start, e.thread, (e.start, e.end)) for c, e in calls if e.kind != "copy"]
-        self.kernels = [(at, ran) for at, _, ran in kernels]
+        copies = [(c.start, e) for c, e in calls if e.kind == "copy" and e.thread == main]
+        self.copies = [(at, (event.start, event.end)) for at, event in copies]
         self.computed = [(at, ran) for at, stream, ran in kernels if stream == main]
         trained = [event for event in self.ran if steps_from_host.of_training(event, self.host)]
         gradients = any(steps_from_host.GRADIENT.search(event.name) for event in trained)
@@ -140,7 +141,13 @@ def _steps(events: Sequence[Event], recorded: _Recorded, late: float) -> Steps:
     awaited, computed = operations.busy(recorded.awaited), recorded.computed
     gradients, graphs = recorded.gradients, recorded.graphs
     found = steps_from_host.of(
-        events, recorded.spans, computed, awaited, gradients, graphs, recorded.kernels
+        events,
+        recorded.spans,
+        computed,
+        awaited,
+        gradients,
+        graphs,
+        recorded.copies,
     )
     _refuse_elsewhere(found, recorded.launched, late)
     if not recorded.launched and step_bounds.outrun(found, operations.busy(recorded.ran)):

@@ -122,6 +122,7 @@ class Trace:
         accumulated: whether gradients are accumulated, so that a step is that of a micro-batch.
         graphed: whether steps replay CUDA graphs.
         awaited: how often the host awaits the device in a step.
+        loaded_s: seconds of a step in which it awaits batches, whatever the device does meanwhile.
         in_use: words of what to try that its events show to be in use.
         updates: how often the optimizer steps in a step; None where the trace does not tell.
         recorded: what else it tells of the machine and of the recording, such as CUDA's version.
@@ -154,6 +155,7 @@ class Trace:
     accumulated: bool = False
     graphed: bool = False
     awaited: float = 0.0
+    loaded_s: float = 0.0
     in_use: tuple[str, ...] = ()
     updates: float | None = None
     recorded: Mapping[str, str] = field(default_factory=dict)
@@ -233,6 +235,7 @@ def of_steps(
     owned: Counter[Operation] = Counter()
     for seconds, _ in groups:
         owned.update(seconds)
+    read = [wait for wait in waits if wait.operation.state == "input"]
     sent = [span._replace(operation=WORKING) for span in inside if _communicates(span.operation)]
     shown = sum(us for owner, us in owned.items() if _communicates(owner))
     return Trace(
@@ -261,6 +264,7 @@ def of_steps(
         left=_left(spans, waits, steps.left),
         outside_s=sum(s.end - s.start for s in (*before_or_after, *between)) / 1e6,
         awaited=sum(begin <= w.start < end for w in waits if w.operation.state == "idle") / number,
+        loaded_s=_busy_s((w._replace(operation=WORKING) for w in read), steps) / number,
         hidden_s=max(0.0, _busy_s(sent, steps) - shown / 1e6) / number,
     )
 

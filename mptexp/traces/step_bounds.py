@@ -21,7 +21,7 @@ UNUSUAL = 3.0
 # here the marks end too early, for the host is ahead of the device.
 LAG = 0.05
 BEHIND = 0.01  # of a step: from here on a device is behind its host
-ALIKE = 1.2  # times: two long steps of which one may stand for the other
+ALIKE = 1.1  # times: two long steps of which one may stand for the other
 MOSTLY = 0.5  # of what a long step takes beyond the others: a wait that is part of the training
 AHEAD = 0.5  # of a step: from here the marks say how long launching takes, not a step
 FILLED = 0.75  # of the time from one mark to the next: marks that last shorter are not whole steps
@@ -111,7 +111,7 @@ def marked(
     waited: Sequence[Interval] = (),
     replayed: Sequence[float] = (),
     updated: Sequence[float] = (),
-    beside: Launched = (),
+    copies: Launched = (),
 ) -> Steps:
     """Steps that the host marked; the last one ends when the device has done its work.
 
@@ -121,11 +121,12 @@ def marked(
     Args:
         marks: one or more, of the host's clock.
         busy: when the device worked.
-        launched: when the host launched something and when it ran, as far as that is known.
+        launched: when the host launched something and when it ran on the stream that computes
+            most, as far as that is known. What another one does then is of the next step.
         trained: when the host began some part of a backward pass, as far as that is known.
         replayed: when it launched a CUDA graph.
         updated: when an optimizer's step began.
-        beside: as `launched`, of all streams: others may go on after the main one has ended.
+        copies: the same of copies on that stream, with which a step's own work may begin.
         whole: whether a mark lasts as long as its step. Of others the last is left out, if they
             are shorter than what lies from one to the next: nothing says when its step ends.
         waited: when the host waited for a batch, as far as that is known.
@@ -149,29 +150,27 @@ def marked(
     partial = not whole and _filled(kept) < FILLED
     to_next = adjoining(kept, f"{how}, from one to the next")
     known = range(len(kept) - partial)
-    if runs_ahead and len(kept) > 1 and (ran := _run(kept, launched)):
-        began, ended = ran[-1]
-        of_last = (e for at, (_, e) in beside if kept[-1][0] <= at <= end)
-        ran[-1] = began, max([ended, *of_last])
-        ahead_of = adjoining(ran, f"{how}, as the device ran them")
+    if done := _done(kept, launched, copies):
         on_host = to_next.intervals if partial else tuple(kept)
-        return explained(_only(replace(ahead_of, on_host=on_host), known))
+        steps = to_next if partial else adjoining(kept, how)
+        steps = replace(steps, intervals=done, on_host=on_host)
+        steps = replace(steps, how=f"{how}, as the device ran them") if runs_ahead else steps
+        return explained(_only(steps, known))
     if partial:
         return explained(_only(to_next, known))
-    if done := _done(kept, launched):
-        return explained(replace(adjoining(kept, how), intervals=done, on_host=tuple(kept)))
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
     return explained(adjoining(kept, how))
 
 
-def _done(marks: Sequence[Interval], launched: Launched) -> tuple[Interval, ...]:
+def _done(marks: Sequence[Interval], launched: Launched, copies: Launched) -> tuple[Interval, ...]:
     """Until when the device had done what was launched in each mark, from the one before on.
 
     So a step has its own work where the device is behind the host at its mark: what it still does
     of a step before the first is not in the trace, and what it does of the last after its mark is.
     The first begins as much later than its mark as it ends, unless its own work begins before.
-    Nothing where the device is not behind, is far behind, or did not run each in its turn.
+    Nothing where the device is not behind, did not run each in its turn, or is far behind in the
+    only one.
     """
     intervals = adjoining(marks, "").intervals
     ends, ran = [end for _, end in intervals], _run(marks, launched)
@@ -181,10 +180,11 @@ def _done(marks: Sequence[Interval], launched: Launched) -> tuple[Interval, ...]
     done = [max(pair) for pair in zip(ends, until, strict=True)]
     behind = [late - end for late, end in zip(done, ends, strict=True)]
     step = (ends[-1] - marks[0][0]) / len(marks)
-    if not BEHIND * step <= max(behind) <= AHEAD * step:
+    if max(behind) < BEHIND * step or (len(marks) == 1 and behind[0] > AHEAD * step):
         return ()
     begin = marks[0][0]
-    begins = [max(begin, min(begin + behind[0], ran[0][0])), *done[:-1]]
+    sent = [run[0] for at, run in copies if begin <= at <= ends[0]]
+    begins = [max(begin, min([begin + behind[0], ran[0][0], *sent])), *done[:-1]]
     made = tuple(zip(begins, done, strict=True))
     return made if all(b < e for b, e in made) else ()
 

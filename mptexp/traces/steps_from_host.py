@@ -64,12 +64,12 @@ def of(
     waited: Sequence[Interval],
     gradients: Sequence[float],
     graphs: Sequence[float],
-    beside: Launched = (),
+    copies: Launched = (),
 ) -> Steps:
     """The steps, by the first that there is: marks, the optimizer's steps, what repeats.
 
     Args:
-        launched: kernels, on the stream that computes most; `beside`, on all.
+        launched: kernels, on the stream that computes most; `copies`, on that one too.
         gradients: when kernels were launched that only a training has.
         graphs: when CUDA graphs were launched, which may hold a backward pass.
     """
@@ -84,9 +84,9 @@ def of(
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
             return step_bounds.marked(
-                marks, busy, how, launched, trained, whole, waited, graphs, updated, beside
+                marks, busy, how, launched, trained, whole, waited, graphs, updated, copies
             )
-    return _unmarked(events, spans, launched, waited, beside)
+    return _unmarked(events, spans, launched, waited, copies)
 
 
 def _unmarked(
@@ -94,7 +94,7 @@ def _unmarked(
     spans: Sequence[Span],
     launched: Launched,
     waited: Sequence[Interval],
-    beside: Launched,
+    copies: Launched,
 ) -> Steps:
     """The steps by the optimizer's, or by what repeats."""
     work = [
@@ -114,7 +114,7 @@ def _unmarked(
     if _began_before(events, pairs):
         pairs, how = pairs[1:], f"{how}{BEGUN_BEFORE}"
     busy = operations.busy(spans)
-    return step_bounds.marked(pairs, busy, how, launched, waited=waited, beside=beside)
+    return step_bounds.marked(pairs, busy, how, launched, waited=waited, copies=copies)
 
 
 def _train(steps: Steps, spans: Iterable[Span]) -> bool:
@@ -384,7 +384,8 @@ def _stepped(events: Iterable[Event], updated: Sequence[int] | None, found: Step
         yield f"the optimizer stepped in {stepped} of {number} steps: {skipped}{micro}{cut}"
     if not stepped:
         yield (
-            f"no step of an optimizer was recorded in {number} steps with a backward pass: "
+            f"no step of an optimizer was recorded in {number} step{'s' * (number > 1)} with a "
+            "backward pass: "
             f"{skipped}{micro}, or the optimizer leaves no mark (compiled, or one's own)"
         )
     if stepped > SEVERAL * number:

@@ -202,9 +202,11 @@ def test_batches_copied_ahead_on_another_stream_begin_no_step(host_us, behind_us
     # differ"; "a step of 12.5 ms; host and launch overhead 20 %", of 10 without any.
     trace = read(list(prefetched(host_us, behind_us)))
     assert trace.how == "ProfilerStep#N, as the device ran them"
-    # The last one, after which nothing begins, ends with what its gradients were summed by.
-    assert trace.step_times == pytest.approx([1000e-6] * 5 + [980e-6])
-    assert rows(trace)["host", ""].seconds < 30e-6
+    assert trace.step_times[1:] == pytest.approx([1000e-6] * 5)
+    # The first, before which the device may have had nothing to do, at most lacks the summing of
+    # gradients of the one before.
+    assert 900e-6 - 1e-9 <= trace.step_times[0] <= 1000e-6 + 1e-9
+    assert rows(trace)["host", ""].seconds < 40e-6
 
 
 def test_work_that_no_step_can_be_given_is_refused_and_no_clock_is_accused():

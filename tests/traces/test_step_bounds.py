@@ -31,9 +31,6 @@ def test_where_the_host_is_far_ahead_a_step_is_what_the_device_ran_of_it():
     assert made.intervals == ((5, 65), (65, 125), (125, 190))
     assert made.how == "marks, as the device ran them"
     assert (made.launched, made.unusual) == ((0, 30), 0)
-    # What another stream goes on with is of the last step too.
-    beside = [(23, (185, 240)), (40, (250, 900))]
-    assert step_bounds.marked(marks, [], "marks", ran, beside=beside).between[1] == 240
     # A device that ran nothing of a mark, or ran them in another order, has no such steps.
     assert step_bounds.marked(marks, [], "marks", ran[:2]).between == (0, 30)
     swapped = [(2, (65, 70)), (12, (5, 60)), (22, (125, 190))]
@@ -56,6 +53,28 @@ def test_a_device_that_is_behind_its_host_has_each_step_s_work_in_that_step(numb
     first = [(1, (1, 30)), (20, (30, 42)), *launched[1:]]
     begun = step_bounds.marked(marks, [], "marks", first)
     assert begun.intervals[0] == (1, 42)
+
+
+def test_a_host_that_reads_a_loss_now_and_then_has_steps_as_long_as_the_device_s():
+    # The lies: "a step of 6.81 ms (the median is 0.156 ms)", "1 step left out, as a single
+    # evaluation", of steps that all take 10; with a wait of 6 of 15 ms "a step of 12.3 ms".
+    marks = [(0, 5), (5, 6), (6, 24), (24, 25), (25, 44), (44, 45)]
+    launched = [(begin, (10 * n, 10 * n + 10)) for n, (begin, _) in enumerate(marks)]
+    made = step_bounds.marked(marks, [], "marks", launched)
+    assert made.seconds() == pytest.approx([10e-6] * 6)
+    assert made.unusual == 0
+    waiting = [(15 * n, 15 * n + 15) for n in range(2)]
+    behind = [(15 * n + 8, (15 * n + 8, 15 * n + 17)) for n in range(2)]
+    made = step_bounds.marked(waiting, [], "marks", behind)
+    assert made.seconds() == pytest.approx([15e-6, 15e-6])
+
+
+def test_a_step_begins_with_the_copy_of_its_batch():
+    # The lie: the first of two steps began at its first kernel; 5 ms of copying were cut off.
+    marks, launched = [(0, 12), (12, 24)], [(6, (6, 18)), (18, (18, 30))]
+    copies = [(0, (0, 5)), (12, (12, 13))]
+    assert step_bounds.marked(marks, [], "marks", launched).between[0] == 6
+    assert step_bounds.marked(marks, [], "marks", launched, copies=copies).between[0] == 0
 
 
 def test_a_device_that_goes_on_is_told_from_one_that_works_again_after_the_steps():

@@ -217,6 +217,8 @@ def _of_steps(comparison: Comparison) -> str:
     steps = [r.trace.steps for r in (comparison.candidate, comparison.baseline)]
     if max(steps) == 1:
         return "one step of each, whose spread is unknown"
+    if min(steps) == 1:
+        return f"means of {counted_steps(steps)}; how much a single one varies is unknown"
     low, high = comparison.spread
     return f"means of {counted_steps(steps)}; any step over any other: {low:.2f} to {high:.2f}"
 

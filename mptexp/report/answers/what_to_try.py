@@ -16,7 +16,7 @@ from mptexp.traces.operations import CAPABILITY, Trace
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
 TRY: dict[tuple[str, str], Sequence[str]] = {
     ("input", "PyTorch"): ["more workers of the DataLoader", "pin_memory with non_blocking copies",
-                           "prefetch_factor", "persistent_workers", "decoding on the GPU"],
+                           "prefetch_factor", "decoding on the GPU"],
     ("input", "TensorFlow"): ["tf.data: map with num_parallel_calls", "cache", "prefetch(AUTOTUNE)",
                               "batches as uint8 that are cast on the device"],
     ("input", "JAX"): ["prepare and copy the next batch while a step runs (grain, jax.device_put "
@@ -42,6 +42,7 @@ TRY: dict[tuple[str, str], Sequence[str]] = {
                              "fewer metrics and callbacks"],
     ("memory", "TensorFlow"): ["jit_compile=True, which fuses it",
                                "fewer or cheaper normalizations"],
+    ("idle", "JAX"): ["a larger batch", "fewer waits for results"],
     ("memory", "JAX"): ["jit over the whole step", "fewer or cheaper normalizations"],
 }  # fmt: skip
 # Where nothing stands above, what a cause's row has, but for what is said in mptexp's own keys.
@@ -105,6 +106,10 @@ BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Q
 # Before Tensor Cores only these multiply faster in 16 bits.
 TWICE_IN_16_BITS = ((5, 3), (6, 0), (6, 2))
 NO_FASTER = "a smaller or sparser model: this GPU multiplies no faster in 16 bits"
+LITTLE = 0.1
+# Of PyTorch, against what is no wait for a loader.
+COPIED = ["batches as uint8 that are cast on the GPU", "the copy of the next batch on another "
+          "stream while a step runs"]  # fmt: skip
 OFTEN = 4  # times a step: a host that awaits its device so often has to begin anew each time
 IN_16_BITS, IN_64_BITS = FEWER_BITS["float16"], FEWER_BITS["float64"]
 MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None where unavailable
@@ -124,6 +129,8 @@ def advice(cause: str, recording: Recording) -> str:
         return _against_matrix_work(recording)
     plain = {row.name: [r.text for r in row.remedies if r.ablation in PLAIN] for row in CAUSES}
     own = TRY.get((cause, recording.trace.framework), [])
+    if cause == "input" and own and _is_copied(recording):
+        own = COPIED
     if cause == "host" and recording.trace.awaited >= OFTEN:
         own = [*TRY.get(("idle", recording.trace.framework), []), *own]
     if cause == "communication" and _sent_to_one(recording.rows):
@@ -147,6 +154,13 @@ def _of_use(remedies: Sequence[str], recording: Recording) -> list[str]:
     useless = _useless(recording)
     left = [_without(text, useless) for text in remedies]
     return [text for text in left if text and _applies(text, recording.trace)]
+
+
+def _is_copied(recording: Recording) -> bool:
+    """Whether next to all of the wait for input is copies to the device: nobody awaits a batch."""
+    trace = recording.trace
+    input_s = recording.share("input") * trace.step_s
+    return trace.framework == "PyTorch" and trace.loaded_s < LITTLE * input_s
 
 
 def _sent_to_one(rows: pd.DataFrame) -> bool:

@@ -9,7 +9,7 @@ from mptexp.diagnosis.foreign_traces import Recording
 from mptexp.report import trace_report
 from mptexp.report.answers import trace_answer, what_to_try
 from mptexp.traces import kineto
-from mptexp.traces.operations import CAPABILITY
+from mptexp.traces.operations import CAPABILITY, Operation
 
 
 def test_what_to_try_is_in_the_framework_s_words():
@@ -59,6 +59,16 @@ def test_a_host_that_awaits_its_device_again_and_again_is_told_so():
     # The lie: torch.compile and CUDA graphs, neither of which captures an .item(), of 40 in a step.
     assert advised("host", awaited=40.0, trains=True).startswith("fewer .item(), .cpu() and print")
     assert ".item()" not in advised("host", awaited=1.0, trains=True)
+
+
+def test_against_copies_of_batches_no_workers_are_advised():
+    # The lie: "more workers of the DataLoader", of 66 % in copies of pinned memory.
+    copied = Operation("input", seconds=0.002, count=1)
+    made = typed(FLOAT32, "a", framework="PyTorch", step_s=0.003, step_times=(0.003,))
+    made = replace(made, trace=replace(made.trace, operations=[*made.trace.operations, copied]))
+    assert what_to_try.advice("input", made).startswith("batches as uint8 that are cast on")
+    loaded = replace(made, trace=replace(made.trace, loaded_s=0.002))
+    assert "workers of the DataLoader" in what_to_try.advice("input", loaded)
 
 
 def with_kernels(*names, **changes):
