@@ -5,6 +5,7 @@ headline table, in the caption and in the chart as well.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -368,7 +369,7 @@ def _without_baseline(tables: Tables) -> str:
     table = summary.headline(tables)
     if table.step_s.isna().all():
         return f"Times are not valid: only {task_words.listed(table)} is compared."
-    names = listed(sorted(set(table.policy)))
+    names = _named_formats(tables)
     if lost := ended(tables):
         return f"No times are compared: {verbatim(lost)}."
     parted = {"measured apart", validity.CLOCK_SET}
@@ -378,6 +379,13 @@ def _without_baseline(tables: Tables) -> str:
         f"This sweep measured {names}; a speedup needs two policies at the same point, one of them "
         "float32 or the device's default."
     )
+
+
+def _named_formats(tables: Tables) -> str:
+    """The policies that were measured, with the formats that runs of them emulate."""
+    runs = summary.by_format(replace(tables, results=tables.ok))
+    named = {f"{row['policy']}{wording.emulating(row)}" for row in runs.to_dict("records")}
+    return listed(sorted(named))
 
 
 def ended(tables: Tables) -> str:

@@ -20,7 +20,7 @@ MIXED = "mixed_float16"
 NAMED = 4  # scales, each with its number; of more the range is said
 RETRY = "find settings with which float32 trains, such as a lower learning rate."
 FAILS = ("stall", "diverge")  # outcomes
-HELPLESS = "no loss scale that was measured helps"
+HELPLESS = "with no loss scale that was measured it trains as float32 does"
 STEP = ", in step "  # before its number, in what a run that diverged says
 BASE_LOST = "baseline diverged"  # then nothing is said of any scale
 TRAINS = "trains as float32 does"
@@ -51,11 +51,16 @@ def where(title: str) -> str:
 def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     """What each policy bears, a sentence per policy; rows and title as `by_point` gives them."""
     head, made = wording.capitalized(where(wording.verbatim(title))), []
+    if base_untrained(rows) or lacks_float32(rows):
+        why = "float32 learned nothing" if base_untrained(rows) else "No float32 beside it"
+        said = [f"**{own.policy.iloc[0]}** {levels}" for own in _policies(rows)
+                if (levels := _levels(own))]  # fmt: skip
+        return [f"{head}{why}: no scale is compared with it. {'; '.join(said)}."] if said else []
     for own in _policies(rows):
         dynamic, parts = _dynamic(own), []
         if good := loss_scale.ranges(own)["train"]:
             trains = _trains(own[own.loss_scale != "dynamic"])
-            parts.append(f"{trains} {_with_scales(good, _tried(own))}")
+            parts.append(f"{trains} {_with_scales(good, own)}")
             if dynamic.startswith(f"{trains} under"):
                 parts[0] += f" and {dynamic.removeprefix(trains).strip()}"
                 dynamic = ""
@@ -64,6 +69,27 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
             said = f"{head}**{own.policy.iloc[0]}** {wording.listed(parts)}."
             made.append(said + " Without a loss scale it fares as with 1." * _fares_as_with_1(own))
     return made
+
+
+def base_untrained(rows: pd.DataFrame) -> bool:
+    """Whether float32 itself is at chance, so that no scale is compared with anything."""
+    base = rows[rows.policy == "float32"]
+    return bool(len(base) and (base.verdict == "not trained").all())
+
+
+def _levels(own: pd.DataFrame) -> str:
+    """`ends at 9.9 % without a loss scale, 90.0 % with 1024`: means, of few scales each."""
+    known = own.dropna(subset="figure")
+    if known.empty or len(known) > 2 * NAMED:
+        return ""
+    (measure,) = task_words.met(known)
+    tried = _numbers(own)
+    each = [
+        f"{measure.level(known.figure[i])} {_with_all(known.loc[[i]], tried)}" for i in known.index
+    ]
+    lost = own[own.diverged == own.runs]
+    failed = f"; diverges {_with_all(lost, tried)}" * bool(len(lost))
+    return f"ends in the mean at {wording.listed(each)}{failed}"
 
 
 def _fares_as_with_1(own: pd.DataFrame) -> bool:
@@ -96,7 +122,14 @@ def _numbers(rows: pd.DataFrame) -> list[float]:
 def _and_none(rows: pd.DataFrame) -> str:
     """That one of the rows is without a loss scale, which numbers name like a scale of 1."""
     others = set(rows.loss_scale) - {"none", "dynamic"}
-    return ", and without one" * bool(others and (rows.loss_scale == "none").any())
+    told = _is_bare(rows) or not others
+    return ", and without one" * bool((rows.loss_scale == "none").any() and not told)
+
+
+def _is_bare(rows: pd.DataFrame) -> bool:
+    """Whether `_with_all` says of rows that some are without a loss scale: few, none with 1."""
+    fixed = set(rows.loss_scale) - {"dynamic"}
+    return "none" in fixed and 1.0 not in fixed and len(_numbers(rows)) <= NAMED
 
 
 def _trains(own: pd.DataFrame) -> str:
@@ -127,11 +160,12 @@ def _fails(own: pd.DataFrame, named: bool = False) -> list[str]:
     unscaled = set(own.loss_scale) >= {"none"} and 1.0 not in set(own.loss_scale)
     made = []
     for does, failed in _failing(own):
-        if failed == [1.0] and unscaled:
-            made.append(f"{does.removesuffix('with')}without a loss scale{_behind(own, does)}")
-        else:
-            what = f"{_loss_scales(failed)} of " * (named and not made)
-            made.append(f"{does} {what}{_scales(failed, _tried(own))}{_behind(own, does)}")
+        bare = unscaled and 1.0 in failed
+        left = [scale for scale in failed if not (bare and scale == 1.0)]
+        what = f"{_loss_scales(left)} of " * (named and not made)
+        each = ["without a loss scale"] * bare
+        each += [f"with {what}{_scales(left, _tried(own))}"] * bool(left)
+        made.append(f"{does.removesuffix('with')}{wording.listed(each)}{_behind(own, does)}")
     return made
 
 
@@ -222,12 +256,14 @@ def title(rows: pd.DataFrame) -> str:
     if without_baseline(rows):
         too = " too" * bool((rows.diverged[rows.policy != "float32"] > 0).any())
         return f"float32 diverges{too}: nothing is shown of loss scales"
+    if base_untrained(rows):
+        return "float32 learned nothing: nothing is shown of loss scales"
     trains = [(own, good) for own in _policies(rows) if len(good := _ending(own, "train"))]
     if not trains:
         return _by_failure(rows) or _not_one(rows)
     own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
     policy, lost = own.policy.iloc[0], _hopeless(rows)
-    others = f"; {wording.listed(lost)} with none that was measured" * bool(lost)
+    others = f"; {wording.listed(lost)} trains so with no measured scale" * bool(lost)
     if len(good) == len(own) > 1:
         return f"{policy} {_trains(own)} with every loss scale that was measured{others}"
     unnamed = set(good.loss_scale) <= {"none", "dynamic"}  # no number that is said to be a scale
@@ -298,7 +334,7 @@ def _by_failure(rows: pd.DataFrame) -> str:
 
 def advice(rows: pd.DataFrame, margin: float) -> str:
     """Which policy to take with which scale; what would show it, where nothing does so far."""
-    if without_baseline(rows):
+    if without_baseline(rows) or base_untrained(rows):
         return RETRY
     if lacks_float32(rows):
         return "measure float32 in the same blocks, without which nothing is shown of loss scales."
@@ -353,11 +389,13 @@ def _avoided(rows: pd.DataFrame, margin: float) -> str:
     return f"{'; '.join(parts)}." if parts else ""
 
 
-def _with_scales(good: Sequence[float], tried: Sequence[float]) -> str:
-    """With which scales a policy trains; one that was tried with none alone trains without."""
-    if tried == [1.0]:
-        return "without a loss scale"
-    return f"with {_loss_scales(good)} of {_scales(good, tried)}"
+def _with_scales(good: Sequence[float], own: pd.DataFrame) -> str:
+    """With which scales a policy trains; without one, where 1 was not asked for."""
+    bare = 1.0 in good and 1.0 not in set(own.loss_scale)
+    left = [scale for scale in good if not (bare and scale == 1.0)]
+    each = ["without a loss scale"] * bare
+    each += [f"with {_loss_scales(left)} of {_scales(left, _tried(own))}"] * bool(left)
+    return wording.listed(each)
 
 
 def _loss_scales(scales: Sequence[float]) -> str:
@@ -375,8 +413,11 @@ def _with_all(rows: pd.DataFrame, tried: Sequence[float], named: bool = False) -
     fixed = set(rows.loss_scale) - {"dynamic"}
     if numbers == [1.0] and (fixed == {"none"} or (tried == [1.0] and not dynamic)):
         return wording.listed(["without a loss scale", *(f"with {text}" for text in dynamic)])
-    what = f"{_loss_scales(numbers)} of " * named
-    return f"with {wording.listed([what + _scales(numbers, tried)] * bool(numbers) + dynamic)}"
+    bare = _is_bare(rows)
+    left = [scale for scale in numbers if not (bare and scale == 1.0)]
+    what = f"{_loss_scales(left)} of " * named
+    scaled = wording.listed([what + _scales(left, tried)] * bool(left) + dynamic)
+    return wording.listed(["without a loss scale"] * bare + [f"with {scaled}"] * bool(scaled))
 
 
 def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:
@@ -419,7 +460,9 @@ def _dynamic(own: pd.DataFrame) -> str:
         return ""
     known = not pd.isna(row.skipped)
     skipped = f" ({row.skipped:g} skipped step{'s' * (row.skipped != 1)}, median)" if known else ""
-    return f"{how} under the dynamic scale{skipped}"
+    stalls = loss_scale.outcome(row) == "stall"
+    by = _behind(dynamic.assign(loss_scale=""), WITH["stall"]) if stalls else ""
+    return f"{how} under the dynamic scale{by}{skipped}"
 
 
 def text(rows: pd.DataFrame) -> pd.DataFrame:

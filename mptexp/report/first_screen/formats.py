@@ -73,10 +73,9 @@ def of(tables: Tables) -> Iterator[Subject]:
     fewest, rounding = _fewest_bits(settings, lost), _rounding(settings)
     title = fewest.title or rounding or _counted(settings, len(lost), len(unended))
     counts = {word: words.count(word) for word in FORMATS if word in words}
-    each = [
-        f"{n} {'is' if n == 1 else 'are'} {FORMATS[word].format(limit)}"
-        for word, n in counts.items()
-    ]
+    says = {word: text.format(limit) for word, text in FORMATS.items()}
+    says["small"] += " or below it" * _is_better(settings)
+    each = [f"{n} {'is' if n == 1 else 'are'} {says[word]}" for word, n in counts.items()]
     without = dict.fromkeys(
         low_precision.network(p) for p in tried if p.base_lost and p not in points
     )
@@ -98,9 +97,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     steps += _low_precision_advice(settings, dropped, brief=bool(fewest.title))
     steps += _repeated(settings, among)
     advice = f"{'; '.join(steps)}." if steps else ""
-    heads = {
-        word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
-    }
+    heads = {word: f"{n} of {len(bars)} {says[word]}" for word, n in counts.items()}
     grouped = sorted(settings, key=lambda one: (list(FORMATS).index(one[2]), one[1].value))
     bars = [replace(bar, group=heads[word]) for _, bar, word in grouped]
     if set(words) == {"not valid"}:
@@ -171,6 +168,11 @@ def _rounding(settings: Sequence[Setting]) -> str:
     )
 
 
+def _is_better(settings: Sequence[Setting]) -> bool:
+    """Whether a small loss is a gain of more than that."""
+    return any(word == "small" and bar.value < -emulated.LITTLE for _, bar, word in settings)
+
+
 def _counted(settings: Sequence[Setting], lost: int, unended: int) -> str:
     """How many settings come near float32's error, and how far the worst of the others ends.
 
@@ -184,9 +186,10 @@ def _counted(settings: Sequence[Setting], lost: int, unended: int) -> str:
         return WITHOUT_BASELINE
     if all(word == "too few repeats" for *_, word in settings) and valid == len(words):
         return f"Nothing is shown of {count(valid, 'setting')}: fewer than three repeats"
-    title = f"{near} of {valid} settings train {NEAR}"
+    to = f"{NEAR}{' or below it' * _is_better(settings)}"
+    title = f"{near} of {valid} settings train {to}"
     if open_ := sum(word in UNDECIDED for *_, word in settings):
-        shown = f"{near} of {valid} settings are shown to train {NEAR}"
+        shown = f"{near} of {valid} settings are shown to train {to}"
         title = f"{shown}, {open_} {'is' if open_ == 1 else 'are'} {wording.INCONCLUSIVE}"
     title += f", {unended} did not end" * bool(unended)
     large = [bar for _, bar, word in settings if word == "large"]

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+import pandas as pd
+
 from mptexp.analysis import loss_scale, summary
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats, loss_scales
+from mptexp.report.answers import caveats, findings, loss_scales
 from mptexp.report.first_screen.subject import NAMED, Subject, provisional, unclaimed
 from mptexp.report.text import wording
 
@@ -31,14 +33,20 @@ def of(tables: Tables) -> Iterator[Subject]:
     devices = tables.results.gpu_model.nunique() > 1
     place = loss_scales.where(name) * (len(titles) > 1 or devices)
     title = wording.capitalized(place) + loss_scales.title(rows)
-    if len(failing) > 1 and place:
-        title += f"; some scale fails in {len(failing)} of {wording.count(len(based), 'setting')}"
+    if others := (len(based) - 1) * (len(titles) > 1):
+        title += f"; in {wording.count(others, 'other setting')} it is otherwise"
     order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))
     sentences = _named([s for _, of, own in order for s in loss_scales.sentences(own, of)])
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
-    of = loss_scales.where(wording.verbatim(name)) * (len(advices) > 1 or devices)
-    own = of + loss_scales.advice(rows, margin)
+    first = [(name, rows), *((of, own) for _, of, own in based if of != name)][:NAMED]
+    each = [
+        loss_scales.where(wording.verbatim(of)) * (len(advices) > 1 or devices) + text
+        for of, own in first[: NAMED if len(advices) > 1 else 1]
+        if (text := loss_scales.advice(own, margin))
+    ]
+    own = " ".join([*each[:1], *map(wording.capitalized, each[1:])])
+    own += _besides(tables, rows) * bool(own)
     runs = tables.ok[tables.ok.run_id.isin({run_id for ids in rows.run_ids for run_id in ids})]
     slow = summary.emulated(runs)
     emulated = [policy for policy in dict.fromkeys(rows.policy) if policy in slow]
@@ -47,6 +55,26 @@ def of(tables: Tables) -> Iterator[Subject]:
     spoils = "" if loss_scales.lacks_float32(rows) else caveats.remedies(tables, "accuracy")
     advice = spoils or own
     yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)
+
+
+def _besides(tables: Tables, rows: pd.DataFrame) -> str:
+    """What else a reader should know of the policies: that they are slower, or that runs failed."""
+    policies, said = [name for name in dict.fromkeys(rows.policy) if name != "float32"], []
+    speeds = findings.compared(tables)
+    for policy in policies if len(speeds) else ():
+        own = speeds[(speeds.policy == policy) & ~speeds.emulated.astype(bool)]
+        if len(own) and (own.apply(wording.finding, axis=1) == "slower").all():
+            ends = [wording.factor(1 / own.speedup.max()), wording.factor(1 / own.speedup.min())]
+            times = " to ".join(f"{end}×" for end in dict.fromkeys(ends))
+            said.append(f" **{policy}** trains {times} slower than float32 here.")
+    for policy in policies:
+        runs = tables.results[tables.results.policy == policy]
+        bad = int(runs.status.isin(["failed", "killed", "timeout"]).sum())
+        said += [
+            f" Find out why {bad} of {wording.count(len(runs), 'run')} of **{policy}** failed or "
+            "took too long."
+        ] * bool(bad)
+    return "".join(said)
 
 
 def _named(sentences: Sequence[str]) -> list[str]:

@@ -132,7 +132,7 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
     if rows.finding.isin(UNPROVEN).all():  # nothing may be said of a speedup
         native = rows[~rows.emulated.astype(bool)]
         best = rows.loc[(native if len(native) else rows).speedup.idxmax()]
-        title = _extreme(best, rows, lost) + _lost_runs(best, rows, tables)
+        title = _extreme(best, rows, lost, tables) + _lost_runs(best, rows, tables)
         return provisional(title, unproven(rows))
     faster, slower = (rows[rows.finding == word] for word in ("faster", "slower"))
     if len(slower):
@@ -143,7 +143,7 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
         over_default = faster[faster.baseline == faster.default_policy]  # what a user has
         faster = over_default if len(over_default) else faster
         best = faster.loc[faster.speedup.idxmax()]
-        title = _extreme(best, rows, lost)
+        title = _extreme(best, rows, lost, tables)
         # Left out is what gains more on one batch: on it nobody trains.
         fed = len(rows) < measured and title.endswith(best.gpu_model)
         title += ", input included" * fed + _at_what(best, rows, tables)
@@ -154,9 +154,9 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
         room = LONGEST_TITLE + len(best.gpu_model) * (tables.results.gpu_model.nunique() == 1)
         return title + more * (len(title + more) <= room)
     if len(slower) == len(rows):
-        return _extreme(rows.loc[rows.speedup.idxmax()], rows, lost)
+        return _extreme(rows.loc[rows.speedup.idxmax()], rows, lost, tables)
     if len(slower) and rows.policy.nunique() == 1:
-        return _extreme(slower.loc[slower.speedup.idxmin()], rows, lost)
+        return _extreme(slower.loc[slower.speedup.idxmin()], rows, lost, tables)
     base, where = speed_advice.strict_baseline(rows), listed(sorted(set(rows.gpu_model)))
     native = rows.policy[~rows.emulated.astype(bool)]
     names = list(dict.fromkeys(native if len(native) else rows.policy))
@@ -248,7 +248,7 @@ def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
     return f"; {name} {wording.DOES[row.phase]} {ratio}{where}"
 
 
-def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
+def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
     """`bfloat16 trains up to 1.37× faster than float32 on AMD EPYC (2 cores)`.
 
     Where the same policy is also slower there, from what to what. Another device has another
@@ -261,7 +261,7 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     own = own[own.gpu_model == row.gpu_model].reset_index(drop=True)
     every, alike = own, own.baseline == row.baseline
     own = own.assign(finding=own.finding.where(alike, "over another baseline"))
-    some = speed_advice.where_shown(own, word) or speed_advice.where_measured(own, rows)
+    some = speed_advice.where_shown(own, word) or speed_advice.where_measured(own, tables)
     decided = bool(some) and not some.endswith("settings")
     if decided:  # what is not decided elsewhere is left to the sentences
         some += (_not_shown(own) + _and_slower(every, row.baseline)) * (word == "faster")

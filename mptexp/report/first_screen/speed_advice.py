@@ -45,16 +45,17 @@ def where_shown(own: pd.DataFrame, word: str) -> str:
     return f" in {proven.sum()} of {len(own)} settings"
 
 
-def where_measured(own: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """` at batch size 128`: where a policy was measured alone, and others elsewhere too.
+def where_measured(own: pd.DataFrame, tables: Tables) -> str:
+    """` at batch size 128`: where a policy was compared alone, and others measured elsewhere too.
 
     Args:
-        own: the comparisons of the policy; rows: all, of which those alike in ALIKE count.
+        own: the comparisons of the policy. Of all runs those count that are alike in ALIKE.
     """
+    runs = tables.ok
     for name in ALIKE:
-        rows = rows[rows[name].isin(own[name])]
+        runs = runs[runs[name].isin(own[name])]
     for name in POINT:
-        if name != "setting" and own[name].nunique() == 1 < rows[name].nunique():
+        if name != "setting" and own[name].nunique() == 1 < runs[name].nunique():
             return f" {wording.at(wording.of_table(own, name).iloc[0])}"
     return ""
 
@@ -196,7 +197,8 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
         steps = [column_formats.cell("step_s", step_s) for step_s in (one.base_s, one.step_s)]
         than = f"than **{best.policy}** {one.at} ({steps[0]} ms per step, not {steps[1]})"
         return _Advice(f"keep {one.base} {one.base_at}, which is faster still {than}")
-    condition, but, unclear = _there(best, pd.concat([rows, lost]) if len(lost) else rows)
+    every = pd.concat([rows, lost]) if len(lost) else rows
+    condition, but, unclear = _there(best, every, tables)
     unclear += "".join(
         f" {wording.capitalized(wording.at(verbatim(one.place)))}, {one.base} {one.base_at} is "
         "faster still."
@@ -439,7 +441,7 @@ def _kind(tables: Tables) -> str:
     return kinds.pop() if len(kinds) == 1 else "device"
 
 
-def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
+def _there(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> tuple[str, str, str]:
     """Where to use a policy that is not faster everywhere, where not, and where it is not shown.
 
     By the one parameter that decides, if one does; else by naming those of which it is not shown,
@@ -450,7 +452,7 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
     faster, slower = own.finding == "faster", own.finding.isin(["slower", "worse"])
     faster &= own.default_ended.isin(["", OUT_OF_MEMORY])  # over what a user has
     if faster.all():
-        return verbatim(where_measured(own, rows).strip()), "", ""
+        return verbatim(where_measured(own, tables).strip()), "", ""
     shown = own.assign(finding=own.finding.where(faster | (own.finding != "faster"), "by strict"))
     if not (decided := where_shown(shown, "faster")).endswith("settings"):
         return verbatim(decided), _but_not(own[slower]), ""

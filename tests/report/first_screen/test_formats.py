@@ -253,3 +253,11 @@ def test_the_fewest_bits_are_the_fewest_of_weights_too():
         groups.append(emulated_runs([1.0 + error, 1.1 + error, 1.2 + error], **own))
     advice = question.of(identified(tables_of(*groups))).advice
     assert advice.startswith("for the fewest bits take **<4,4>, rounded stochastically**")
+
+
+def test_what_ends_below_float32_s_error_is_not_said_to_lie_within_2_points_of_it():
+    groups = [emulated_runs([10, 10.1, 9.9]), emulated_runs([4, 4.1, 3.9], **FIXED)]
+    answer = question.of(identified(tables_of(*groups)))
+    near = "within 2 percentage points of float32's error or below it"
+    assert answer.title == f"1 of 1 settings train {near}"
+    assert answer.sentences[0] == f"Of 1 setting, 1 is {near}."

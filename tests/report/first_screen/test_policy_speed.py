@@ -442,3 +442,24 @@ def test_a_provisional_title_is_of_what_the_device_has_instructions_for():
     ):  # fmt: skip
         rows.append(record(policy, 0, step_s, emulated=emulated))
     assert "mixed_bfloat16 trains" in question.of(tables(rows)).title
+
+
+def test_a_policy_that_was_compared_with_one_of_two_models_is_advised_with_it_alone():
+    # The lie: "use mixed_float16", beside a model of which float32 alone was measured.
+    rows = at_sizes("float32", {32: 0.1}) + at_sizes("mixed_float16", {32: 0.05})
+    other = at_sizes("float32", {32: 0.4})
+    for made in other:
+        made["parameters"]["model"] = "resnet50"
+        made["run_id"] = f"r{made['run_id']}"
+    answer = question.of(tables(rows + other))
+    assert "on GPU with keydana_cnn, at" in answer.title
+    assert answer.advice.startswith(r"on this GPU with keydana\_cnn, use **mixed_float16**")
+
+
+def test_formats_without_a_float32_beside_them_are_named():
+    # The lie: "this sweep measured float32".
+    rows = at_sizes("float32", {32: 0.1})
+    for made in rows:
+        made["parameters"]["propagation"] = "<8,8>"
+        made["run_id"] = f"f{made['run_id']}"
+    assert "This sweep measured float32 in <8,8>;" in question.of(tables(rows)).sentences[0]
