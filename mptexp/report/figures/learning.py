@@ -61,8 +61,8 @@ def _caption_validation(tables: Tables, task: tasks.Task) -> str:
     if task is tasks.IMAGES:
         differ = f"means differ by at most {spread.difference.max() * 100:.1f} percentage points"
     else:
-        percent = (spread.most / spread.least - 1).max() * 100
-        differ = f"mean perplexities differ by at most {percent:.1f} %"
+        factor = (spread.most / spread.least).max()
+        differ = f"mean perplexities differ by at most a factor of {factor:.3f}"
     return f"{opening} At the last epoch the policies' {differ} at the same point."
 
 

@@ -61,7 +61,7 @@ def of(tables: Tables) -> Iterator[Subject]:
         if any(p.base_lost for p in tried):
             yield Subject(WITHOUT_BASELINE, [], advice=loss_scales.RETRY)
         return
-    bars = [low_precision_bar(point, points) for point in points]
+    bars = [low_precision_bar(point, tried) for point in points]
     limit = f"{emulated.LITTLE:g} percentage points"
     words = [
         ("small" if bar.value < emulated.LITTLE else "large")

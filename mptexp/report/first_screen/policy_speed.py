@@ -141,7 +141,7 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
         faster = faster[faster.phase == "inference"]
     if len(faster):
         over_default = faster[faster.baseline == faster.default_policy]  # what a user has
-        faster = over_default if len(over_default) else faster
+        faster = _soundest(over_default if len(over_default) else faster, rows, tables)
         best = faster.loc[faster.speedup.idxmax()]
         title = _extreme(best, rows, lost, tables)
         # Left out is what gains more on one batch: on it nobody trains.
@@ -166,6 +166,24 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
     return f"{which} shown to {acts} faster than {base} on {where}{_slower(rows, names)}"
 
 
+def _soundest(faster: pd.DataFrame, rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """The gains of policies that cost nothing on their device, where there are any; else all.
+
+    So a title is not of the one device on which a policy loses accuracy, or is slower somewhere.
+    """
+    lossy = rows.verdict.isin(["lower", "diverged"]) | rows.out_of_memory
+    lossy |= rows.finding == "slower"
+    unsound = [
+        speed_advice.diverged(row, tables) or speed_advice.collapsed(row, tables) > 0
+        for _, row in rows.iterrows()
+    ]
+    lossy |= np.array(unsound, bool)
+    pair = ["policy", "gpu_model"]
+    costs = set(rows[lossy][pair].itertuples(index=False, name=None))
+    sound = [key not in costs for key in faster[pair].itertuples(index=False, name=None)]
+    return faster[sound] if any(sound) else faster
+
+
 def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     """`, at equal accuracy`: what a policy's gain costs; empty where that was not the question.
 
@@ -186,14 +204,17 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     if best.verdict == "equal":
         within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")
         said = f"at equal {measure.name}" if within == "equal" else f"{measure.name} {within}"
-        return f", {said}{where}"
+        above = speed_advice.above_baseline(best, rows)
+        more = f", {listed(above)} above it"
+        return f", {said}{where}{more * bool(above)}"
     if best.verdict == "higher":
         where = speed_advice.where_shown(own, "higher")
         return f"; its {measure.name} is {measure.words.get('higher', 'higher')}{where}"
-    if best.verdict == "too few images":
+    if best.verdict == "too few images" and not _looks_equal(best, tables):
         few = f"too few validation {measure.task.example}s"
         return f"; {measure.name} {wording.UNDECIDED}: {few}"
-    return f"; {measure.name} {_open(best, tables)}" if best.verdict == "undecided" else ""
+    told = best.verdict in ("undecided", "too few images")
+    return f"; {measure.name} {_open(best, tables)}" if told else ""
 
 
 def _lost_runs(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
@@ -201,15 +222,25 @@ def _lost_runs(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     own = rows[(rows.policy == best.policy) & (rows.gpu_model == best.gpu_model)]
     if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
         return "; some runs diverged"
+    if any(speed_advice.collapsed(row, tables) for _, row in own.iterrows()):
+        return "; some runs learned nothing"
     return "; some runs ran out of memory" * bool(own.out_of_memory.any())
 
 
 def _open(best: pd.Series, tables: Tables) -> str:
     """How far the accuracies of a policy may lie apart that are not shown to differ."""
-    table = accuracy.differences(tables)
+    return task_words.of(best.dataset).open(_alike(best, tables))
+
+
+def _looks_equal(best: pd.Series, tables: Tables) -> bool:
+    return bool(accuracy.looks_equal(_alike(best, tables)).all())
+
+
+def _alike(best: pd.Series, tables: Tables) -> pd.DataFrame:
+    """The differences of a policy's accuracy on its device that have the same verdict."""
     names = {"candidate": best.policy, "verdict": best.verdict}
     names |= {name: best[name] for name in ("baseline", "gpu_model", "phase", "dataset")}
-    return task_words.of(best.dataset).open(sharing(table, names, names))
+    return sharing(accuracy.differences(tables), names, names)
 
 
 def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:

@@ -30,7 +30,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     rows = rate_ratios.by_replicas(tables)
     if rows.empty:
         return
-    kinds = {base: _of_kind(rows, each) for each, base in BASES.items()}
+    several = tables.ok.policy.nunique() > 1
+    kinds = {base: _of_kind(rows, each, several) for each, base in BASES.items()}
     kinds = {base: own for base, own in kinds.items() if len(own)}
     made = [
         subject
@@ -81,14 +82,14 @@ def _advice(made: Sequence[Subject]) -> str:
     return f"where time counts more than devices, use {' or '.join(each)}."
 
 
-def _of_kind(rows: pd.DataFrame, each: bool) -> pd.DataFrame:
+def _of_kind(rows: pd.DataFrame, each: bool, several: bool) -> pd.DataFrame:
     """The rows with a ratio to one replica, labelled: see `_labels`."""
     if not each:
         strong = [name for name in rows if name.startswith("strong_")]
         plain = {name: name.removeprefix("strong_") for name in strong}
         rows = rows.drop(columns=plain.values(), errors="ignore").rename(columns=plain)
     rows = rows[rows.speedup.notna()]
-    return rows.assign(label=_labels(rows, each)) if len(rows) else rows
+    return rows.assign(label=_labels(rows, each, several)) if len(rows) else rows
 
 
 def _joined(made: Sequence[Subject], pooled: Subject) -> Subject:
@@ -117,11 +118,12 @@ def _against(text: str, base: str) -> str:
     return f"Against {base}, {finding[0].lower()}{finding[1:]}: {named}"
 
 
-def _labels(rows: pd.DataFrame, each: bool) -> pd.Series:
+def _labels(rows: pd.DataFrame, each: bool, several: bool) -> pd.Series:
     """`float32, 2 replicas, batch size 32 each`; of parts of one CPU `2 logical replicas`.
 
     Args:
         each: whether a batch size is that of each replica, not of all together.
+        several: whether the sweep measured several policies.
     """
     sizes, whose = (rows.batch_per_replica, "each") if each else (rows.batch_size, "in all")
     places = wording.places(rows.assign(batch_size=sizes))
@@ -135,4 +137,4 @@ def _labels(rows: pd.DataFrame, each: bool) -> pd.Series:
         labels = f"{rows.replicas.iloc[0]} replicas, " + labels
     logical = labels.str.replace(" replicas", " logical replicas", n=1, regex=False)
     labels = labels.where(~rows.logical.astype(bool), logical)
-    return rows.policy + ", " + labels if rows.policy.nunique() > 1 else labels
+    return rows.policy + ", " + labels if several else labels

@@ -46,7 +46,7 @@ def where_shown(own: pd.DataFrame, word: str) -> str:
 
 
 def where_measured(own: pd.DataFrame, tables: Tables) -> str:
-    """` at batch size 128`: where a policy was compared alone, and others measured elsewhere too.
+    """` at batch size 128`: where a policy was measured alone, and others elsewhere too.
 
     Args:
         own: the comparisons of the policy. Of all runs those count that are alike in ALIKE.
@@ -54,8 +54,9 @@ def where_measured(own: pd.DataFrame, tables: Tables) -> str:
     runs = tables.ok
     for name in ALIKE:
         runs = runs[runs[name].isin(own[name])]
+    mine = runs[runs.policy.isin(own.policy)]
     for name in POINT:
-        if name != "setting" and own[name].nunique() == 1 < runs[name].nunique():
+        if name != "setting" and mine[name].nunique() == 1 < runs[name].nunique():
             return f" {wording.at(wording.of_table(own, name).iloc[0])}"
     return ""
 
@@ -85,6 +86,27 @@ def diverged(best: pd.Series, tables: Tables) -> bool:
     bases = (runs.policy == "float32") | (runs.policy == runs.default_policy)
     own = (runs.policy == best.policy) & (runs.gpu_model == best.gpu_model)
     return not set(where[own]) <= set(where[bases & ~own])
+
+
+def collapsed(row: pd.Series, tables: Tables) -> int:
+    """How many runs of a comparison's policy learned nothing, where all of its baseline did.
+
+    None where all are like that: then its accuracy is shown to be lower.
+    """
+    if row.verdict not in ("undecided", "too few images"):
+        return 0
+    there = sharing(tables.ok, row)
+    none = there["flags"].map(lambda flags: "not trained" in validity.names_of(flags)).astype(bool)
+    own, base = (none[there.policy == row[name]] for name in ("policy", "baseline"))
+    return int(own.sum()) if not base.any() and not own.all() else 0
+
+
+def above_baseline(best: pd.Series, rows: pd.DataFrame) -> list[str]:
+    """The policies beside one that are shown to be more accurate than their common baseline."""
+    near = rows[(rows.gpu_model == best.gpu_model) & (rows.baseline == best.baseline)]
+    better = near[(near.verdict == "higher") & (near.policy != best.policy)]
+    strict = [wording.strict(name, best.default_policy) + name for name in better.policy]
+    return [*dict.fromkeys(strict)]
 
 
 class _Advice(NamedTuple):
@@ -134,6 +156,7 @@ def _of_phase(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
 
 def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
     bad = rows.verdict.isin(["lower", "diverged"]) | rows.out_of_memory
+    bad |= np.array([collapsed(row, tables) > 0 for _, row in rows.iterrows()], bool)
     worse = (rows.finding == "faster") & bad
     rows = rows.assign(finding=rows.finding.mask(worse, "worse"))
     # What is proven and rounds to 1.00 is worth no change.
@@ -190,6 +213,8 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     within = not open_ and not diverged(best, tables)
     own = "training" if best.phase == "train" else "model"
     look = "" if within else f", and look at its {open_ or measure.name} in your own {own}"
+    if above := above_baseline(best, rows):
+        look += f"; find out first why the {measure.name} of {listed(above)} is higher"
     look += _failed(best, tables)
     ahead = _ahead(advised, tables)
     if len(ahead) == len(advised):

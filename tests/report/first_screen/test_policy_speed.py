@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from builders import (
+    classified,
     identified,
     reaching,
     record,
@@ -463,3 +464,61 @@ def test_formats_without_a_float32_beside_them_are_named():
         made["parameters"]["propagation"] = "<8,8>"
         made["run_id"] = f"f{made['run_id']}"
     assert "This sweep measured float32 in <8,8>;" in question.of(tables(rows)).sentences[0]
+
+
+def test_a_run_that_learned_nothing_is_told_and_no_policy_advised_that_has_one():
+    # The lie: "use mixed_float16, and look at its accuracy", of which one run of three ended at
+    # chance; of one that diverged "keep float32".
+    rows = at_sizes("float32", {32: 0.1}) + at_sizes("mixed_float16", {32: 0.05})
+    for made in rows:
+        made["in_force"] = made["in_force"] | {"chance_accuracy": 0.1}
+        lost = made["parameters"]["policy"] != "float32" and made["parameters"]["block"] == 0
+        for epoch in made["history"]:
+            epoch["val_accuracy"] = 0.1 if lost else 0.9
+    answer = question.of(tables(rows))
+    assert answer.title.endswith("on GPU; some runs learned nothing")
+    assert answer.advice.startswith("keep float32")
+
+
+def test_a_title_is_of_the_device_on_which_a_gain_costs_nothing():
+    # The lie: "2.04× faster on T4; some runs diverged", beside 2.01× on an A100 without any.
+    rows = []
+    for device, step_s, lost in (("T4", 0.049, [(32, 0)]), ("A100", 0.05, [])):
+        own = at_sizes("float32", {32: 0.1})
+        own += at_sizes("mixed_float16", {32: step_s}, lost, "diverged")
+        for made in own:
+            made["parameters"]["gpu_model"] = device
+            made["run_id"] = f"{device}{made['run_id']}"
+        rows += own
+    title = question.of(tables(rows)).title
+    assert title.startswith("mixed_float16 trains 2.00× faster than float32 on A100")
+    assert "diverged" not in title
+
+
+def test_a_baseline_that_is_less_accurate_than_strict_float32_is_told():
+    # The lie: "at equal accuracy", "use mixed_float16", where TF32 itself costs ten points.
+    rows = []
+    for policy, step_s, figure in (
+        ("float32", 0.3, 0.9), ("tensorfloat32", 0.1, 0.8), ("mixed_float16", 0.08, 0.8),
+    ):  # fmt: skip
+        for block in range(3):
+            made = record(policy, block, step_s, default="tensorfloat32", images=9000)
+            for epoch in made["history"]:
+                epoch["val_accuracy"] = figure + block / 1e4
+            rows.append(made)
+    answer = question.of(tables(rows))
+    assert ", at equal accuracy, strict float32 above it" in answer.title
+    assert "find out first why the accuracy of strict float32 is higher" in answer.advice
+
+
+def test_what_looks_equal_of_few_images_is_said_in_one_way():
+    # The contradiction: "undecided: too few validation images" above "about the same in the mean".
+    rows = [
+        classified(record(policy, block, step_s), [n != (3 * block + k) % 40 for n in range(40)])
+        for k, (policy, step_s) in enumerate((("float32", 0.1), ("mixed_float16", 0.05)))
+        for block in range(5)
+    ]
+    answer = question.of(tables(rows))
+    near = "accuracy about the same in the mean, "
+    assert near in answer.title
+    assert "accuracy is about the same in the mean as float32's, " in answer.sentences[1]
