@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, summary, validity
@@ -31,9 +32,29 @@ def sentences(tables: Tables) -> list[str]:
     own = {m.name: of_task(table, m.task) for m in known}
     parts = [_of_measure(tables, own[m.name], m, margin) for m in known]
     text = " ".join(
-        f"{wording.capitalized(part)}." for part in [*parts, _memory(tables), _fits(tables)] if part
+        f"{wording.capitalized(part)}."
+        for part in [*parts, _to_target(tables), _memory(tables), _fits(tables)]
+        if part
     )
     return [text] if text else []
+
+
+def _to_target(tables: Tables) -> str:
+    """`to 85 % accuracy: float32 10.0 s, ...`: medians, where that was asked of one setting."""
+    wanted, runs = tables.options.target_accuracy, tables.trained
+    timed = not validity.invalid(validity.together(runs["flags"]), "time")
+    if wanted is None or not timed or len(runs[POINT].drop_duplicates()) != 1:
+        return ""
+    seconds = runs.run_id.map(accuracy.seconds_to(tables, wanted)).astype(float)
+    if seconds.isna().any():
+        return ""
+    said = []
+    for policy, own in seconds.groupby(runs.policy, sort=False):
+        reached = own[np.isfinite(own)]
+        some = f" ({len(reached)} of {len(own)} runs)" * (len(reached) < len(own))
+        time = f"{reached.median():,.1f} s" if len(reached) else "not reached"
+        said.append(f"{policy} {time}{some * bool(len(reached))}")
+    return f"time to {wanted * 100:g} %: {listed(said)}"
 
 
 def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:

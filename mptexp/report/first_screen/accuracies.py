@@ -40,8 +40,8 @@ def of(tables: Tables) -> Iterator[Subject]:
         open_ = [(own[own.verdict == "undecided"], measure) for measure, own in by_measure]
         needed = [repeats_needed.of_accuracies(*each) for each in open_ if len(each[0])]
         advice = f"{_slow(tables, table)}{needed[0]}."
-    if not advice and verdicts == {"diverged"}:
-        advice = f"keep {base}."
+    if not advice:
+        advice = _decided(table, base)
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
     sentences += _by_epoch(tables, table)
@@ -53,6 +53,22 @@ def of(tables: Tables) -> Iterator[Subject]:
     bars = [_of_accuracy(row, place) for row, place in pairs]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject("; ".join(titles), sentences, bars, base, scale, advice)
+
+
+def _decided(table: pd.DataFrame, base: str) -> str:
+    """What follows where accuracies are shown to differ; empty where nothing does."""
+    worse, better = (
+        table[table.verdict.isin(found)] for found in (["lower", "diverged"], ["higher"])
+    )
+    if len(better):
+        names = wording.listed([f"**{name}**" for name in dict.fromkeys(better.candidate)])
+        measure = task_words.of(better.dataset.iloc[0])
+        how = measure.words.get("higher", "higher")
+        return f"find out first why the {measure.name} of {names} is {how}."
+    if len(worse) == len(table):
+        return f"keep {base}."
+    names = wording.listed([f"**{name}**" for name in dict.fromkeys(worse.candidate)])
+    return f"avoid {names} where it loses accuracy." if len(worse) else ""
 
 
 def _slow(tables: Tables, table: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from mptexp.analysis import validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.ablations import XLA_OFF, XLA_ON
@@ -49,7 +50,7 @@ def html(sweep: MeasuredSweep) -> str:
         title(sweep),
         _asked(sweep),
         conditions(sweep.tables),
-        caveats.banner(sweep.tables, _rests_on(sweep), findings=findings(sweep)),
+        caveats.banner(sweep.tables, _rests_on(sweep), findings=_told(sweep)),
         first.html(style.LEAD_WIDTH, titled=False) if first else "",
         sentences(sweep),
         advice(sweep),
@@ -65,6 +66,17 @@ def findings(sweep: MeasuredSweep) -> tuple[str, ...]:
     answer = sweep.subject
     short = quality.cut_short(sweep.tables.ok)
     return ("not trained",) * (short or answer.scale == "error" or answer.figure == "loss scale")
+
+
+def _told(sweep: MeasuredSweep) -> tuple[str, ...]:
+    """The flags that the banner leaves to the answer: also of policies whose float32 learned.
+
+    Then title and sentences say that their accuracy is lower, or that some runs learned nothing.
+    """
+    runs = sweep.tables.ok
+    base = runs[runs.policy == "float32"]["flags"]
+    learned = len(base) and "not trained" not in validity.names_of(validity.together(base))
+    return findings(sweep) or ("not trained",) * bool(learned)
 
 
 def _rests_on(sweep: MeasuredSweep) -> str:

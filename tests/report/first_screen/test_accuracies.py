@@ -305,3 +305,22 @@ def test_a_title_says_in_how_many_runs_a_policy_diverges():
         made = record("mixed_float16", block) | {"timing": {}}
         rows.append(diverged(made) if block == 1 else made)
     assert question.of(tables(rows)).title.startswith("mixed_float16 diverges in 1 of 3 runs")
+
+
+@pytest.mark.parametrize(
+    ("figure", "advice"),
+    [
+        (0.5, "keep float32."),
+        (0.99, "find out first why the accuracy of **bfloat16** is higher."),
+        (0.9, ""),
+    ],
+)
+def test_what_follows_from_accuracies_that_are_shown_to_differ(figure, advice):
+    # The omission: "What to do" stood where nothing was decided alone.
+    rows = [record("float32", block) for block in range(3)]
+    rows += [record("bfloat16", block) for block in range(3)]
+    for made in rows:
+        made["timing"] = {}
+        own = figure if made["parameters"]["policy"] == "bfloat16" else 0.9
+        made["history"][-1]["val_accuracy"] = own
+    assert question.of(tables(rows)).advice == advice

@@ -489,3 +489,18 @@ def test_a_cause_found_at_one_setting_is_not_that_of_all(tmp_path):
     said = first_screen_html.title(measured(tmp_path / "three", [*alone, *others]))
     assert said.startswith("mixed_float16 trains 2.00× slower")
     assert ", because " not in said
+
+
+def test_that_a_policy_learned_nothing_is_no_fault_where_float32_did(tmp_path):
+    # The contradiction: "not valid: accuracy of 3 of 6 runs, all of mixed_float16", and one line
+    # below "accuracy is lower, −80.0 [−80.0, −80.0]" of just these.
+    for policy, figure in (("float32", 0.9), ("mixed_float16", 0.1)):
+        for block in range(3):
+            made = record(policy, block, 0.1, chance_accuracy=0.1)
+            made["history"][-1]["val_accuracy"] = figure
+            store.write_record(tmp_path / "runs" / made["run_id"] / "record.json", made)
+    (tmp_path / "params.yaml").write_text("matrix: {policy: [float32, mixed_float16]}\n")
+    sweep = measured_sweep.load(tmp_path)
+    assert "not trained" not in first_screen_html.html(sweep)
+    assert first_screen_html.findings(sweep) == ()  # it stays with the details
+    assert any("accuracy is lower" in text for text in first_screen_html.sentences(sweep))
