@@ -35,9 +35,6 @@ SHARE_MATTERS = 0.1  # of the validation images; data sets hold a few twice
 SIGMAS = 3.0
 # Between two runs of a comparison; what lies between them otherwise takes seconds.
 PAUSE_S = 600.0
-# Epochs from which the median step is one that reads the input's cache: the first fills it, and of
-# four it has less than a third of the steps.
-CACHED = 4
 LEAST_NATS = 0.01  # per token, by which a text's loss must be below that of guessing
 REPAIR = "`mptexp run --repair`"  # what is said in its place names the sweep: answers.commands
 
@@ -143,12 +140,6 @@ FLAGS = {
             "unwatched",
             "nothing watched for other programs while steps were timed",
             f"{REPAIR} measures the block again",
-        ),
-        Flag(
-            "input not cached yet",
-            "the steps were timed while the input filled its cache, which later epochs read",
-            f"{REPAIR} measures them again, with the cache filled before the first step",
-            invalidates=("time", "memory", "time breakdown"),
         ),
         Flag(
             "throttled",
@@ -296,7 +287,6 @@ def of_record(record: Record) -> list[str]:
             name: any(mark.startswith(openings) for mark in marks)
             for name, openings in interference.OPENINGS.items()
         },
-        "input not cached yet": timed and _fills_cache(record),
         "unequal steps": any(mark.startswith(UNEQUAL_STEPS) for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
         **{unproven(name): name in failed for name in instrument_checks.PROVEN},
@@ -305,18 +295,6 @@ def of_record(record: Record) -> list[str]:
         "not trained": _at_chance(record),
     }
     return [name for name, holds in cases.items() if holds]
-
-
-def _fills_cache(record: Record) -> bool:
-    """Whether too many of the timed steps are of the epoch in which the study's input is cached.
-
-    Runs of today fill the cache before their first step, and say so.
-    """
-    asked, known = record["parameters"], record.get("in_force", {})
-    epochs = len(record.get("history") or ())
-    return (
-        asked.get("input_mode") == "keydana" and not known.get("cache_filled") and epochs < CACHED
-    )
 
 
 def is_repeat(record: Record, now: Record) -> bool:

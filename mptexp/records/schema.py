@@ -130,7 +130,6 @@ def _adapter() -> TypeAdapter[Any]:
                 "probe": dict[str, str],
                 "truncated": list[str],
                 "reference": list[str],
-                "cache_filled": bool,  # of an input that has one, before the first step
                 "chance_accuracy": Share,
                 "chance_loss": Number,
                 "validation_images": Annotated[int, Field(ge=0, lt=2**31)],

@@ -252,8 +252,6 @@ def _outcome(
         "fed": batches.fingerprint(images, run),
         "validation_images": validated_with,
         **task_models.of(run).chance(images, validated_with),
-        # Older records lack it, and their first epoch filled the cache: see analysis.validity.
-        **({"cache_filled": True} if run.input_mode == "keydana" else {}),
         **before,
     }
     # Read before the device's peaks are measured, which takes memory too.

@@ -2,7 +2,7 @@ import copy
 from datetime import datetime, timedelta
 
 import pytest
-from builders import published, record, tables
+from builders import record, tables
 
 from mptexp.analysis import accuracy, summary, validity
 from mptexp.records.instrument_checks import PROVEN, check
@@ -71,41 +71,6 @@ def test_a_run_that_ended_once_its_time_was_known_need_not_have_learned():
     assert validity.of_record(guessing) == ["not trained"]
     guessing["timing"]["ended_by"] = "target_ci"
     assert validity.of_record(guessing) == []
-
-
-def test_an_input_that_filled_its_cache_while_steps_were_timed_claims_nothing():
-    # The lie: "44 % of the step would be saved without the input pipeline", and 1.25 times faster
-    # behind it, of steps that decode and resize what all later epochs read from the cache.
-    flag = "input not cached yet"
-    claimed = 0
-    for name in ("why-imagenette-64px-cpu", "imagenette-64px-cpu"):
-        records = published(name).tables.records
-        filled = {"cache_filled"}  # as it was before a run filled it
-        made = tables(
-            [
-                {**r, "in_force": {k: v for k, v in r["in_force"].items() if k not in filled}}
-                for r in records
-            ]
-        )
-        fed = made.ok.input_mode == "keydana"
-        assert fed.sum() == 6
-        assert made.ok["flags"].map(lambda flags: flag in validity.names_of(flags)).eq(fed).all()
-        now = published(name).tables.ok["flags"]
-        assert not now.map(lambda flags: flag in validity.names_of(flags)).any()
-        ratios = made.speedups[made.speedups.input_mode == "keydana"]
-        assert ratios[["claim_low", "claim_high"]].isna().all(axis=None)
-        claimed += made.speedups.claim_low.notna().sum()
-    assert claimed  # of the other inputs
-    # Of four epochs the first has too few steps to decide their median.
-    assert not published("why-cpu").tables.ok["flags"].str.contains(flag).any()
-
-
-def test_an_input_that_was_cached_before_the_first_step_claims():
-    own = {"input_mode": "keydana"}
-    before = record() | {"parameters": record()["parameters"] | own}
-    assert validity.of_record(before) == ["input not cached yet"]
-    now = record(cache_filled=True) | {"parameters": record()["parameters"] | own}
-    assert validity.of_record(now) == []
 
 
 def test_a_model_that_was_edited_halfway_forms_no_ratio_with_the_old_one():

@@ -135,9 +135,8 @@ PLANTED = {
 
 
 def test_every_flag_is_planted():
-    # One is not of a run: tests/report/answers/test_why.py; one is of an input mode, which makes
-    # another point: tests/analysis/test_validity.py.
-    apart = {validity.NOT_THE_STEPS, "input not cached yet"}
+    # One is not of a run: tests/report/answers/test_why.py.
+    apart = {validity.NOT_THE_STEPS}
     assert {*PLANTED, *apart} == set(validity.FLAGS)
 
 

@@ -321,7 +321,7 @@ def test_ratios_that_are_one_ratio_have_no_bound():
 def test_what_is_slower_and_rounds_to_one_is_not_called_slower():
     # The lie: "; mixed_bfloat16 trains 1.00× slower", of which the sentence says "as fast".
     rows = [
-        record(policy, block, step_s, cache_filled=True)
+        record(policy, block, step_s)
         for policy, step_s in (("float32", 1), ("mixed_float16", 0.5), ("mixed_bfloat16", 1.0035))
         for block in range(5)
     ]
@@ -337,7 +337,7 @@ def test_of_another_phase_the_title_says_in_how_many_settings():
         for phase, gain in (("train", ratio), ("inference", 2.0)):
             for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.1 / gain)):
                 for block in range(3):
-                    made = record(policy, block, step_s, size, cache_filled=True)
+                    made = record(policy, block, step_s, size)
                     made["parameters"]["phase"] = phase
                     made["run_id"] = f"{policy}-{phase}-{size}-{block}"
                     rows.append(made)
@@ -353,7 +353,7 @@ def test_the_title_counts_the_settings_of_which_accuracy_is_compared():
             ("train", "inference"), (("float32", 0.1), ("mixed_float16", 0.05))
         ):
             for block in range(3):
-                made = record(policy, block, step_s, size, cache_filled=True)
+                made = record(policy, block, step_s, size)
                 made["parameters"]["phase"] = phase
                 made["run_id"] = f"{policy}-{phase}-{size}-{block}"
                 reached = accuracy if policy == "mixed_float16" else 0.9
