@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -190,11 +190,10 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
 
     chosen = remeasuring.chosen(job, only)
     due = [p.run for p in chosen if p.due]
-    records = store.read_records(job.directory)[0] if chosen else []
+    own = [p.run for p in chosen if ":" in p.run.model or dataset_paths.path(p.run.dataset)]
+    records = store.read_records(job.directory)[0] if due or own else []
     first = min((str(record.get("ended_at", "")) for record in records), default="")
-    asked = due or [
-        p.run for p in chosen if ":" in p.run.model or (first and _newer(p.run.dataset, first))
-    ]
+    asked = due or [run for run in own if ":" in run.model or (first and _newer(run, first))]
     before = comparability.latest(records) if asked else {}
     runs = {comparability.kind(r.published().model_dump()): r for r in asked} if before else {}
     try:
@@ -214,19 +213,24 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     return caveats.changed(str(job.directory.root), differences)
 
 
-@cache
-def _newer(dataset: str, ended: str) -> bool:
+def _newer(run: Run, ended: str) -> bool:
     """Whether anything of a user's own data was touched after a run had ended.
 
     Then their content is compared, which takes seconds.
     """
-    known = next((p for p in dataset_paths.candidates(dataset) if p.exists()), None)
-    if known is None:
-        return False
-    files = [*data_folders.below(known)] if known.is_dir() else []
-    places = {str(known), *files, *map(os.path.dirname, files)}  # a folder knows what was removed
-    touched = max(os.lstat(place).st_ctime for place in places)
-    return touched > datetime.fromisoformat(ended).timestamp()
+    known = next((p for p in dataset_paths.candidates(run.dataset) if p.exists()), None)
+    return known is not None and _touched(known) > datetime.fromisoformat(ended).timestamp()
+
+
+@cache
+def _touched(place: Path) -> float:
+    """When a file, or anything below a folder, last changed; a folder knows what was removed."""
+    files = [*data_folders.below(place)] if place.is_dir() else []
+    changes = []
+    for name in {str(place), *files, *map(os.path.dirname, files)}:
+        with suppress(OSError):  # gone since it was listed
+            changes.append(os.lstat(name).st_ctime)
+    return max(changes, default=0.0)
 
 
 # --- results as pages and files ---------------------------------------------------------------

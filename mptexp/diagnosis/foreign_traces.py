@@ -55,10 +55,12 @@ AS_LONG = ("no 16 bits", "on the host")
 # so much of the step in one of them nothing bounds what 16 bits could give.
 HIDING = ("another GPU", "unexplained")
 LEAST_HIDING = 0.1
-# What must be alike, and what a trace that does not tell it may still be.
-INDUCTOR = r"triton_(?:tem|poi|red|per|mix|spl|for)_fused_"  # opens the names of its kernels
-COMPILED = 0.05
+INDUCTOR = (
+    r"triton_(?:tem|poi|red|per|mix|spl|for)_fused_"  # opens names of torch.compile's kernels
+)
+COMPILED = 0.05  # of the time of memory-bound work
 ON = {True: "on", False: "off"}
+# What must be alike, and what a trace that does not tell it may still be.
 TOLD_IN_ONE = {"ranks": "number of ranks", "CUDA": "CUDA version"}
 MOST = 0.5  # of the matrix work: more than this is most of it
 
