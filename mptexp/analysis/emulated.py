@@ -125,9 +125,12 @@ class Point:
 def points(tables: Tables) -> list[Point]:
     """Every choice of formats of every network that was trained, in the order of the records.
 
-    Of networks that classify: a text has no error in percent.
+    Of networks that classify: a text has no error in percent. None where no run emulates a format,
+    as of most sweeps.
     """
     parameters = {r["run_id"]: r["parameters"] for r in tables.records}
+    if not any(_emulates(own) for own in parameters.values()):
+        return []
     runs = tables.results[tables.results.phase.fillna("train") == "train"]
     classify = runs.dataset.map(lambda name: tasks.of(name) is tasks.IMAGES).astype(bool)
     runs = validity.comparable(runs[classify & runs.run_id.isin(parameters)])
@@ -148,6 +151,11 @@ def points(tables: Tables) -> list[Point]:
 def emulates(among: Sequence[Point]) -> bool:
     """Whether a point among some is of emulated precision at all."""
     return any({p.choice["propagation"], p.choice["weight_format"]} != {"policy"} for p in among)
+
+
+def _emulates(parameters: dict[str, Any]) -> bool:
+    asked = {parameters.get(name, "policy") for name in ("propagation", "weight_format")}
+    return asked != {"policy"}
 
 
 def _networks(runs: list[dict[str, Any]]) -> list[str]:

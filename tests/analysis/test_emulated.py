@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import FIXED, STOCHASTIC, emulated_runs, tables_of
+from builders import FIXED, STOCHASTIC, emulated_runs, record, tables, tables_of
 
 from mptexp.analysis import emulated
 from mptexp.report.answers import low_precision
@@ -170,3 +170,10 @@ def test_nothing_is_small_of_images_that_are_not_recorded():
     assert said.rows[head].tolist()[-1] == "+0.20 (images not recorded, n = 3)"
     found = question.of(tables_of(*bare))
     assert "1 is inconclusive (how many images it was validated with" in " ".join(found.sentences)
+
+
+def test_of_a_sweep_that_emulates_nothing_no_point_is_formed():
+    runs = [record(policy, block) for policy in ("float32", "bfloat16") for block in range(3)]
+    assert emulated.points(tables(runs)) == []
+    runs[0]["parameters"]["weight_format"] = "bfloat16"
+    assert len(emulated.points(tables(runs))) == 3

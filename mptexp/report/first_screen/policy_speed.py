@@ -173,13 +173,11 @@ def _soundest(faster: pd.DataFrame, rows: pd.DataFrame, tables: Tables) -> pd.Da
     """
     lossy = rows.verdict.isin(["lower", "diverged"]) | rows.out_of_memory
     lossy |= rows.finding == "slower"
-    unsound = [
-        speed_advice.diverged(row, tables) or speed_advice.collapsed(row, tables) > 0
-        for _, row in rows.iterrows()
-    ]
-    lossy |= np.array(unsound, bool)
+    lossy |= np.array([speed_advice.collapsed(row, tables) > 0 for _, row in rows.iterrows()], bool)
     pair = ["policy", "gpu_model"]
     costs = set(rows[lossy][pair].itertuples(index=False, name=None))
+    each = [row for _, row in rows.drop_duplicates(pair).iterrows()]
+    costs |= {(row.policy, row.gpu_model) for row in each if speed_advice.diverged(row, tables)}
     sound = [key not in costs for key in faster[pair].itertuples(index=False, name=None)]
     return faster[sound] if any(sound) else faster
 

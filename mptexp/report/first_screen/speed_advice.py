@@ -10,7 +10,7 @@ from mptexp.analysis import accuracy, contrast, validity
 from mptexp.analysis.contrast import MOST_REPEATS, Contrast
 from mptexp.analysis.points import POINT, sharing
 from mptexp.analysis.speedups import row_times
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.answers import caveats
 from mptexp.report.answers.findings import ENDS, NOT_MEASURED
 from mptexp.report.first_screen.subject import NAMED, RESIDENT, SAME, equal
@@ -81,6 +81,8 @@ def diverged(best: pd.Series, tables: Tables) -> bool:
     Where a baseline's did too, that says nothing of the policy.
     """
     runs = tables.results[tables.results.status == "diverged"]
+    if runs.empty:
+        return False
     asked = {record["run_id"]: record["parameters"] for record in tables.records}
     where = runs.run_id.map(lambda run_id: accuracy.shared(asked[run_id]))
     bases = (runs.policy == "float32") | (runs.policy == runs.default_policy)
@@ -93,12 +95,20 @@ def collapsed(row: pd.Series, tables: Tables) -> int:
 
     None where all are like that: then its accuracy is shown to be lower.
     """
-    if row.verdict not in ("undecided", "too few images"):
+    none = _untrained(tables)
+    if row.verdict not in ("undecided", "too few images") or not none.any():
         return 0
     there = sharing(tables.ok, row)
-    none = there["flags"].map(lambda flags: "not trained" in validity.names_of(flags)).astype(bool)
+    none = none[there.index]
     own, base = (none[there.policy == row[name]] for name in ("policy", "baseline"))
     return int(own.sum()) if not base.any() and not own.all() else 0
+
+
+@once
+def _untrained(tables: Tables) -> pd.Series:
+    """Of the runs that ended well, which learned nothing."""
+    flags = tables.ok["flags"]
+    return flags.map(lambda names: "not trained" in validity.names_of(names)).astype(bool)
 
 
 def above_baseline(best: pd.Series, rows: pd.DataFrame) -> list[str]:
