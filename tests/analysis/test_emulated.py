@@ -102,8 +102,8 @@ def test_few_sweeps_of_noise_claim_a_loss():
     made = tables_of(*(emulated_runs([1, 1, 1], **chosen) for chosen in formats))
     for _ in range(60):
         errors = truth + random.normal(0, 0.3, (10, 3))
-        for record, error in zip(made.records, errors.ravel(), strict=True):
-            record["history"][0]["val_accuracy"] = 1 - error / 100
+        for run, error in zip(made.records, errors.ravel(), strict=True):
+            run["history"][0]["val_accuracy"] = 1 - error / 100
         known = {r["run_id"]: r["history"][0]["val_accuracy"] for r in made.records}
         results = made.results.assign(val_accuracy=made.results.run_id.map(known))
         found = emulated.points(replace(made, results=results))

@@ -137,7 +137,7 @@ def _words(measure: Measure, margin: float) -> dict[str, str]:
         "diverged": "not compared (some of the runs diverged)",
         "all diverged": "not compared (all runs diverged)",
         "baseline diverged": "not compared (runs of the baseline diverged)",
-        "not trained": "not compared (the baseline is at chance level)",
+        "not trained": "not compared (runs of the baseline are at chance level)",
         "not valid": "not valid",
     }
 

@@ -192,9 +192,9 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     for dataset in own.dataset[own.verdict == "lower"][:1]:
         where, lost = speed_advice.where_shown(own, "lower"), task_words.of(dataset)
         if where.endswith("settings"):  # of those of which accuracy is compared
-            where = speed_advice.where_shown(
-                own[own.verdict.notna() & (own.verdict != "")], "lower"
-            )
+            each = accuracy.beside_first(accuracy.differences(tables))
+            each = each[(each.candidate == best.policy) & (each.gpu_model == best.gpu_model)]
+            where = speed_advice.where_shown(each.assign(finding=each.verdict), "lower")
         return f"; its {lost.name} is {lost.words.get('lower', 'lower')}{where}"
     if some := _lost_runs(best, own, tables):
         return some
