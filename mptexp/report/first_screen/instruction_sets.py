@@ -20,6 +20,7 @@ from mptexp.spec.policies import ARITHMETICS, POLICIES, POLICY_ROWS
 
 INSTRUCTION_SETS = (*CPU_ISAS, "default")  # each with those before it
 # AVX512_BF16 makes bfloat16 faster on an EPYC and slower on a Xeon: see reports/published.
+WIDER = ("avx", "avx2", "avx512_core")  # whose vectors are wider than those of the sets before
 NOTHING = "No policy is shown to differ in speed from"
 ANOTHER = "another CPU with the same instructions may do otherwise"
 UNLIKE = ("slower", wording.INCONCLUSIVE)  # findings of a set that another can be held against
@@ -119,17 +120,27 @@ def _needing(made: Subject, rows: pd.DataFrame, tables: Tables) -> tuple[Subject
 def _beyond(least: Any, below: Any, tables: Tables) -> str:
     """The instruction sets that one row has and the other has not: those of its policy's type.
 
-    Of all sets of a CPU, which have no name of their own, those that its card names.
+    Of all sets of a CPU, which have no name of their own, those that its card names. Also those
+    of wider vectors between the two that were not measured, from which nothing tells these apart.
     """
-    if least.cpu_isa != "default":
-        return in_words("cpu_isa", least.cpu_isa)
     order = INSTRUCTION_SETS.index(below.cpu_isa)
+    if least.cpu_isa != "default":
+        return _either(order, [least.cpu_isa])
     cards = [record.get("environment") or {} for record in tables.records]
     flags = {flag for card in cards for flag in card.get("instruction_sets", ())}
     limits = ARITHMETICS[POLICY_ROWS[least.policy].arithmetic].cpu_flags
-    names = [
-        in_words("cpu_isa", limit)
+    own = [
+        limit
         for flag, limit in limits.items()
         if flag in flags and limit and INSTRUCTION_SETS.index(limit) > order
     ]
-    return " or ".join(names) or in_words("cpu_isa", "default")
+    if not own:
+        return in_words("cpu_isa", "default")
+    return _either(order, own)
+
+
+def _either(order: int, own: Sequence[str]) -> str:
+    """Instruction sets, after those of wider vectors between them and the one at a place."""
+    between = INSTRUCTION_SETS[order + 1 : min(map(INSTRUCTION_SETS.index, own))]
+    wider = [name for name in between if name in WIDER]
+    return " or ".join(in_words("cpu_isa", name) for name in (*wider, *own))
