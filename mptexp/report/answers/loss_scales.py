@@ -20,7 +20,7 @@ MIXED = "mixed_float16"
 NAMED = 4  # scales, each with its number; of more the range is said
 RETRY = "find settings with which float32 trains, such as a lower learning rate."
 FAILS = ("stall", "diverge")  # outcomes
-HELPLESS = "with no loss scale that was measured it trains as float32 does"
+HELPLESS = "none of the loss scales that were measured makes it train as float32 does"
 STEP = ", in step "  # before its number, in what a run that diverged says
 BASE_LOST = "baseline diverged"  # then nothing is said of any scale
 TRAINS = "trains as float32 does"
@@ -161,12 +161,19 @@ def _fails(own: pd.DataFrame, named: bool = False) -> list[str]:
     made = []
     for does, failed in _failing(own):
         bare = unscaled and 1.0 in failed
+        both = 1.0 in failed and _fails_alike(own)
         left = [scale for scale in failed if not (bare and scale == 1.0)]
         what = f"{_loss_scales(left)} of " * (named and not made)
-        each = ["without a loss scale"] * bare
+        each = ["without a loss scale"] * (bare or both)
         each += [f"with {what}{_scales(left, _tried(own))}"] * bool(left)
         made.append(f"{does.removesuffix('with')}{wording.listed(each)}{_behind(own, does)}")
     return made
+
+
+def _fails_alike(own: pd.DataFrame) -> bool:
+    """Whether no scale and a scale of 1 were both tried, and end alike."""
+    ends = {row.loss_scale: loss_scale.outcome(row) for row in own.itertuples()}
+    return {"none", 1.0} <= ends.keys() and ends["none"] == ends[1.0]
 
 
 def _behind(own: pd.DataFrame, does: str) -> str:
@@ -263,7 +270,7 @@ def title(rows: pd.DataFrame) -> str:
         return _by_failure(rows) or _not_one(rows)
     own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
     policy, lost = own.policy.iloc[0], _hopeless(rows)
-    others = f"; {wording.listed(lost)} trains so with no measured scale" * bool(lost)
+    others = f"; no measured scale makes {wording.listed(lost)} do so" * bool(lost)
     if len(good) == len(own) > 1:
         return f"{policy} {_trains(own)} with every loss scale that was measured{others}"
     unnamed = set(good.loss_scale) <= {"none", "dynamic"}  # no number that is said to be a scale
@@ -370,7 +377,9 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
 def _usable_dynamic(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
     """The dynamic scale of mixed_float16, where its mean is not worse than the margin allows."""
     dynamic = (rows.policy == MIXED) & (rows.loss_scale == "dynamic")
-    return rows[dynamic & ~rows.verdict.isin(["diverged", "lower"]) & (rows.difference >= -margin)]
+    known = rows.blocks >= contrast.FEWEST  # of fewer that none diverged says little
+    usable = ~rows.verdict.isin(["diverged", "lower"]) & (rows.difference >= -margin)
+    return rows[dynamic & known & usable]
 
 
 def _avoided(rows: pd.DataFrame, margin: float) -> str:

@@ -146,6 +146,8 @@ def _against_matrix_work(recording: Recording) -> str:
         return NO_FASTER
     lacks_tf32 = _before_ampere(trace) or trace.device == "cpu"
     text = MATRIX[bits].replace(TF32, "") if lacks_tf32 else MATRIX[bits]
+    if lacks_tf32 and trace.device != "cpu":  # of 16 bits their Tensor Cores have float16 alone
+        text = text.replace("16 bits", "float16")
     return text.replace("batch, ", "") if LARGER_BATCH in _useless(recording) else text
 
 

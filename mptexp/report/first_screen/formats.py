@@ -87,7 +87,7 @@ def of(tables: Tables) -> Iterator[Subject]:
         f"In {listed([f'**{verbatim(name)}**' for name in without])} float32 diverges too: no "
         "format is compared with it there." * bool(without),
         f"{verbatim(rounding)}." * bool(fewest.title and rounding),
-        f"In all runs diverged: {first([_strong(bar) for bar in dropped])}." * bool(lost),
+        f"All runs diverged with {first([_strong(bar) for bar in dropped])}." * bool(lost),
         f"No run ended well of {first([_strong(low_precision_bar(p, tried)) for p in unended])}."
         * bool(unended),
     ]
@@ -231,7 +231,9 @@ def _low_precision_advice(
         f"with {_strong(bar)} ({wording.signed(bar.value)} points): {' or '.join(changes[bar])}"
         for bar in cured
     ]
-    steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
+    names = [*map(_strong, others)]
+    plain = len(names) <= NAMED and not any("," in name for name in names)
+    steps += [f"avoid {listed(names) if plain else first(names)}"] * bool(others and not brief)
     return steps
 
 

@@ -33,8 +33,10 @@ def of(tables: Tables) -> Iterator[Subject]:
     devices = tables.results.gpu_model.nunique() > 1
     place = loss_scales.where(name) * (len(titles) > 1 or devices)
     title = wording.capitalized(place) + loss_scales.title(rows)
-    if others := (len(based) - 1) * (len(titles) > 1):
-        title += f"; in {wording.count(others, 'other setting')} it is otherwise"
+    if others := [of for _, of, _ in based if of != name] * (len(titles) > 1):
+        alone = loss_scales.where(others[0]).rstrip(": ")
+        several = f"in {wording.count(len(others), 'other setting')}"
+        title += f"; otherwise {alone if len(others) == 1 else several}"
     order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))
     sentences = _named([s for _, of, own in order for s in loss_scales.sentences(own, of)])
     if doubtful:
@@ -46,7 +48,8 @@ def of(tables: Tables) -> Iterator[Subject]:
         if (text := loss_scales.advice(own, margin))
     ]
     own = " ".join([*each[:1], *map(wording.capitalized, each[1:])])
-    own += _besides(tables, rows) * bool(own)
+    own = _slower(tables, rows) or own
+    own += _without_result(tables, rows) * bool(own)
     runs = tables.ok[tables.ok.run_id.isin({run_id for ids in rows.run_ids for run_id in ids})]
     slow = summary.emulated(runs)
     emulated = [policy for policy in dict.fromkeys(rows.policy) if policy in slow]
@@ -57,17 +60,27 @@ def of(tables: Tables) -> Iterator[Subject]:
     yield Subject(title, sentences, advice=advice, figure="loss scale", case=case)
 
 
-def _besides(tables: Tables, rows: pd.DataFrame) -> str:
-    """What else a reader should know of the policies: that they are slower, or that runs failed."""
-    policies, said = [name for name in dict.fromkeys(rows.policy) if name != "float32"], []
-    speeds = findings.compared(tables)
-    for policy in policies if len(speeds) else ():
+def _slower(tables: Tables, rows: pd.DataFrame) -> str:
+    """To keep float32, where the device computes every other policy's type itself, and slower."""
+    said, speeds = [], findings.compared(tables)
+    for policy in _others(rows) if len(speeds) else ():
         own = speeds[(speeds.policy == policy) & ~speeds.emulated.astype(bool)]
-        if len(own) and (own.apply(wording.finding, axis=1) == "slower").all():
-            ends = [wording.factor(1 / own.speedup.max()), wording.factor(1 / own.speedup.min())]
-            times = " to ".join(f"{end}×" for end in dict.fromkeys(ends))
-            said.append(f" **{policy}** trains {times} slower than float32 here.")
-    for policy in policies:
+        if own.empty or (own.apply(wording.finding, axis=1) != "slower").any():
+            return ""
+        ends = [wording.factor(1 / own.speedup.max()), wording.factor(1 / own.speedup.min())]
+        times = " to ".join(f"{end}×" for end in dict.fromkeys(ends))
+        said.append(f"**{policy}** trains {times} slower here")
+    return f"keep float32: {wording.listed(said)}, whatever its loss scale." if said else ""
+
+
+def _others(rows: pd.DataFrame) -> list[str]:
+    return [name for name in dict.fromkeys(rows.policy) if name != "float32"]
+
+
+def _without_result(tables: Tables, rows: pd.DataFrame) -> str:
+    """That runs of the policies failed, or took too long."""
+    said = []
+    for policy in _others(rows):
         runs = tables.results[tables.results.policy == policy]
         bad = int(runs.status.isin(["failed", "killed", "timeout"]).sum())
         said += [

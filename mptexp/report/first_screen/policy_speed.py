@@ -203,8 +203,10 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
         within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")
         said = f"at equal {measure.name}" if within == "equal" else f"{measure.name} {within}"
         above = speed_advice.above_baseline(best, rows)
-        more = f", {listed(above)} above it"
-        return f", {said}{where}{more * bool(above)}"
+        if above:
+            base = wording.default_name(best.baseline)
+            return f", at {base}'s {measure.name}, which is below that of {listed(above)}"
+        return f", {said}{where}"
     if best.verdict == "higher":
         where = speed_advice.where_shown(own, "higher")
         return f"; its {measure.name} is {measure.words.get('higher', 'higher')}{where}"
@@ -220,8 +222,8 @@ def _lost_runs(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     own = rows[(rows.policy == best.policy) & (rows.gpu_model == best.gpu_model)]
     if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
         return "; some runs diverged"
-    if any(speed_advice.collapsed(row, tables) for _, row in own.iterrows()):
-        return "; some runs learned nothing"
+    if lost := sum(speed_advice.collapsed(row, tables) for _, row in own.iterrows()):
+        return f"; {wording.count(lost, 'run')} of it learned nothing"
     return "; some runs ran out of memory" * bool(own.out_of_memory.any())
 
 

@@ -12,7 +12,7 @@ from mptexp.analysis.points import POINT, sharing
 from mptexp.analysis.speedups import row_times
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.answers import caveats
-from mptexp.report.answers.findings import ENDS, NOT_MEASURED
+from mptexp.report.answers.findings import ENDS, NOT_MEASURED, ends
 from mptexp.report.first_screen.subject import NAMED, RESIDENT, SAME, equal
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.parameter_values import in_words
@@ -24,7 +24,7 @@ MANY_REPEATS = f"to show effects as small as those measured would take over {MOS
 CHOICES = ("jit", "input_mode")
 ALIKE = ("phase", "gpu_model", "input_mode")
 OUT_OF_MEMORY = ENDS["oom"]
-TRY_STABLE = "with another loss scale or a lower learning rate"
+TRY_STABLE = "try another loss scale or a lower learning rate"
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -181,9 +181,9 @@ def _advice(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> _Advice:
         unstable = [row for _, row in rows.drop_duplicates("policy").iterrows()]
         unstable = [row.policy for row in unstable if diverged(row, tables)]
         names = listed([f"**{name}**" for name in unstable])
-        first = f"find out first why runs of {names} diverged"
-        more = caveats.remedies(tables, "time", rows.blocks.max()).removesuffix(".")
-        return _Advice("; ".join([*[f"{first}, {TRY_STABLE}"] * bool(unstable), more]))
+        if unstable:  # more repeats of it would diverge as well
+            return _Advice(f"find out first why runs of {names} diverged, and {TRY_STABLE}")
+        return _Advice(caveats.remedies(tables, "time", rows.blocks.max()).removesuffix("."))
     measured = native if len(native) else rows
     more = repeats_to_decide(measured, _names(measured), gains=True)
     return _Advice("; ".join(filter(None, [_keep(rows), more, _untried(rows, tables)])))
@@ -224,7 +224,11 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     own = "training" if best.phase == "train" else "model"
     look = "" if within else f", and look at its {open_ or measure.name} in your own {own}"
     if above := above_baseline(best, rows):
-        look += f"; find out first why the {measure.name} of {listed(above)} is higher"
+        return _Advice(
+            f"find out first why the {measure.name} of {listed(above)} is higher than that of "
+            f"{baseline(rows)}, before you use **{best.policy}**"
+        )
+    look += _later(best, tables)
     look += _failed(best, tables)
     ahead = _ahead(advised, tables)
     if len(ahead) == len(advised):
@@ -309,13 +313,27 @@ def _open(advised: pd.DataFrame, tables: Tables) -> str:
     return listed([*dict.fromkeys(names)])
 
 
+def _later(best: pd.Series, tables: Tables) -> str:
+    """That a faster policy reaches the accuracy that was asked for later than its baseline."""
+    wanted = tables.options.target_accuracy
+    runs = sharing(tables.trained, best) if wanted is not None else tables.trained[:0]
+    if runs.empty:
+        return ""
+    seconds = runs.run_id.map(accuracy.seconds_to(tables, wanted)).astype(float)
+    own, base = (seconds[runs.policy == name].median() for name in (best.policy, best.baseline))
+    if not own > base:
+        return ""
+    base_name = wording.default_name(best.baseline)
+    return f"; where the time to {wanted * 100:g} % counts, keep {base_name}, which takes less"
+
+
 def _failed(best: pd.Series, tables: Tables) -> str:
     """That runs of a policy have no result, but for those that had no memory or diverged."""
     runs = tables.results
     own = runs[(runs.policy == best.policy) & (runs.gpu_model == best.gpu_model)]
-    bad = int(own.status.isin(["failed", "timeout", "killed"]).sum())
-    ended = "failed, were killed" if (own.status == "killed").any() else "failed"
-    return f"; find out why {bad} of its {len(own)} runs {ended} or took too long" * bool(bad)
+    bad = own.status[own.status.isin(["failed", "timeout", "killed"])]
+    how = [ends(status, len(bad) > 1) for status in dict.fromkeys(bad)]
+    return f"; find out why {len(bad)} of its {len(own)} runs {' or '.join(how)}" * bool(len(bad))
 
 
 def _measure_default(row: pd.Series, rows: pd.DataFrame) -> str:

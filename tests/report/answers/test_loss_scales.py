@@ -177,7 +177,8 @@ def test_no_scale_is_advised_that_is_shown_to_fail():
     rows = loss_scale.table(scaled(fine, ("dynamic", worse), (2.0**24, (None,) * 3)))
     # Once "keep its dynamic scale, Keras's default", and once a lone full stop.
     assert loss_scales.advice(rows, 0.01) == (
-        "avoid **mixed_float16**: with no loss scale that was measured it trains as float32 does."
+        "avoid **mixed_float16**: none of the loss scales that were measured makes it train as "
+        "float32 does."
     )
     assert loss_scales.advice(rows[rows.policy == "float32"], 0.01) == ""
 
@@ -298,13 +299,13 @@ def test_a_policy_that_fails_with_every_scale_is_named_beside_one_that_trains():
         found += [loss_scaled("mixed_float16", scale, b, figure) for b in range(3)]
     rows = loss_scale.table(tables(found))
     assert loss_scales.title(rows) == (
-        "mixed_bfloat16 trains as float32 does without a loss scale; mixed_float16 trains so with "
-        "no measured scale"
+        "mixed_bfloat16 trains as float32 does without a loss scale; no measured scale makes "
+        "mixed_float16 do so"
     )
     # "No loss scale helps" was said of accuracies from 30 to 85 %.
     assert loss_scales.advice(rows, 0.01) == (
-        "take **mixed_bfloat16** without a loss scale; avoid **mixed_float16**: with no loss scale "
-        "that was measured it trains as float32 does."
+        "take **mixed_bfloat16** without a loss scale; avoid **mixed_float16**: none of the loss "
+        "scales that were measured makes it train as float32 does."
     )
 
 

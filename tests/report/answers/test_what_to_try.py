@@ -156,7 +156,7 @@ def test_a_gpu_is_known_by_its_compute_capability():
     # The lies: TF32 and a model in bfloat16 on a Quadro GV100, which no list of names had; 16 bits
     # against matrix work on a Quadro P5000, where they have 1/64 of float32's rate.
     gv100 = with_capability("7.0", "GPU:0 Quadro GV100")
-    assert what_to_try.advice("matrix", gv100) == "16 bits; a smaller or sparser model"
+    assert what_to_try.advice("matrix", gv100) == "float16; a smaller or sparser model"
     assert "bfloat16" not in what_to_try.advice("casts", gv100)
     later = with_capability("12.0", "GPU:0 NVIDIA RTX 2000 V100")  # a name that misleads
     assert "TF32" in what_to_try.advice("matrix", later)

@@ -122,7 +122,7 @@ def test_what_diverged_in_all_runs_is_counted_and_named():
     assert answer.title == f"{near}; all runs of one diverged"
     assert answer.sentences[0].startswith("Of 2 settings, 1 is within")
     assert answer.sentences[0].endswith(" and 1 diverged in every run.")
-    assert answer.sentences[-1].startswith("In all runs diverged: **activations float8\\_e4m3fn")
+    assert answer.sentences[-1].startswith("All runs diverged with **activations float8\\_e4m3fn")
     assert answer.advice.startswith("avoid **activations float8\\_e4m3fn")
 
 
@@ -238,7 +238,7 @@ def test_formats_with_which_every_run_diverges_are_advised_against():
     base = emulated_runs([1.0, 1.1, 0.9])
     lost = emulated_runs([1.0] * 3, status="diverged", **FIXED)
     answer = question.of(identified(tables_of(base, lost)))
-    assert answer.sentences == ["In all runs diverged: **<8,8>**."]
+    assert answer.sentences == ["All runs diverged with **<8,8>**."]
     assert answer.advice == "avoid **<8,8>**."
 
 

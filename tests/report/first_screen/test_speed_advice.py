@@ -336,7 +336,7 @@ def test_runs_that_failed_are_named_beside_the_advice():
     for one in failed:
         one |= {"status": "failed", "error": "cuBLAS", "history": [], "timing": {}}
     said = question.of(identified(tables([*both.records, *failed]))).advice
-    assert "find out why 2 of its 5 runs failed or took too long" in said
+    assert said.endswith("find out why 2 of its 5 runs failed.")
 
 
 def test_runs_that_were_killed_are_named_too():
@@ -344,7 +344,7 @@ def test_runs_that_were_killed_are_named_too():
     killed = [record("mixed_float16", block, 0.1) | KILLED for block in (7, 8)]
     both = measured((SMALL, "float32", own))
     said = question.of(identified(tables([*both.records, *killed]))).advice
-    assert "find out why 2 of its 5 runs failed, were killed or took too long" in said
+    assert said.endswith("find out why 2 of its 5 runs were killed.")
 
 
 KILLED = {"status": "killed", "error": "by SIGKILL", "history": [], "timing": {}}
