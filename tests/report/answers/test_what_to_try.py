@@ -163,7 +163,7 @@ def test_a_gpu_is_known_by_its_compute_capability():
     assert "bfloat16" in what_to_try.advice("casts", later)
     for version, faster in (("5.2", False), ("6.0", True), ("6.1", False), ("7.5", True)):
         text = what_to_try.advice("matrix", with_capability(version))
-        assert text.startswith("16 bits") is faster
+        assert text.startswith("float16") is faster
     assert "few bits already" in what_to_try.advice(
         "matrix", with_capability("6.1", kernel=FLOAT16)
     )
