@@ -167,19 +167,19 @@ def _speed_title(rows: pd.DataFrame, lost: pd.DataFrame, tables: Tables) -> str:
 
 
 def _soundest(faster: pd.DataFrame, rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """The gains of policies that cost nothing on their device, where there are any; else all.
+    """The gains of the policy that gains most, on the devices where it costs nothing, if any.
 
-    So a title is not of the one device on which a policy loses accuracy, or is slower somewhere.
+    So a title is not of the one device on which it loses accuracy, or is slower somewhere.
     """
-    lossy = rows.verdict.isin(["lower", "diverged"]) | rows.out_of_memory
-    lossy |= rows.finding == "slower"
-    lossy |= np.array([speed_advice.collapsed(row, tables) > 0 for _, row in rows.iterrows()], bool)
-    pair = ["policy", "gpu_model"]
-    costs = set(rows[lossy][pair].itertuples(index=False, name=None))
-    each = [row for _, row in rows.drop_duplicates(pair).iterrows()]
-    costs |= {(row.policy, row.gpu_model) for row in each if speed_advice.diverged(row, tables)}
-    sound = [key not in costs for key in faster[pair].itertuples(index=False, name=None)]
-    return faster[sound] if any(sound) else faster
+    policy = faster.policy[faster.speedup.idxmax()]
+    own, gains = rows[rows.policy == policy], faster[faster.policy == policy]
+    lossy = own.verdict.isin(["lower", "diverged"]) | own.out_of_memory | (own.finding == "slower")
+    lossy |= np.array([speed_advice.collapsed(row, tables) > 0 for _, row in own.iterrows()], bool)
+    each = [row for _, row in own.drop_duplicates("gpu_model").iterrows()]
+    costs = {row.gpu_model for row in each if speed_advice.diverged(row, tables)}
+    costs |= {*own.gpu_model[lossy]}
+    sound = gains[~gains.gpu_model.isin(costs)]
+    return sound if len(sound) else faster
 
 
 def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
@@ -202,10 +202,9 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
     if best.verdict == "equal":
         within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")
         said = f"at equal {measure.name}" if within == "equal" else f"{measure.name} {within}"
-        above = speed_advice.above_baseline(best, rows)
-        if above:
+        if speed_advice.strict_is_above(best, rows):
             base = wording.default_name(best.baseline)
-            return f", at {base}'s {measure.name}, which is below that of {listed(above)}"
+            return f", at {base}'s {measure.name}, which is below that of strict float32"
         return f", {said}{where}"
     if best.verdict == "higher":
         where = speed_advice.where_shown(own, "higher")
@@ -292,8 +291,9 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, lost: pd.DataFrame, tables: Tab
     own = own[own.gpu_model == row.gpu_model].reset_index(drop=True)
     every, alike = own, own.baseline == row.baseline
     own = own.assign(finding=own.finding.where(alike, "over another baseline"))
-    some = speed_advice.where_shown(own, word) or speed_advice.where_measured(own, tables)
+    some = speed_advice.where_shown(own, word)
     decided = bool(some) and not some.endswith("settings")
+    some = some or speed_advice.where_measured(own, tables)
     if decided:  # what is not decided elsewhere is left to the sentences
         some += (_not_shown(own) + _and_slower(every, row.baseline)) * (word == "faster")
         own = own[own.finding == word]

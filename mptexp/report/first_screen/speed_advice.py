@@ -111,12 +111,10 @@ def _untrained(tables: Tables) -> pd.Series:
     return flags.map(lambda names: "not trained" in validity.names_of(names)).astype(bool)
 
 
-def above_baseline(best: pd.Series, rows: pd.DataFrame) -> list[str]:
-    """The policies beside one that are shown to be more accurate than their common baseline."""
+def strict_is_above(best: pd.Series, rows: pd.DataFrame) -> bool:
+    """Whether strict float32 is shown to be more accurate than a policy's baseline, TF32."""
     near = rows[(rows.gpu_model == best.gpu_model) & (rows.baseline == best.baseline)]
-    better = near[(near.verdict == "higher") & (near.policy != best.policy)]
-    strict = [wording.strict(name, best.default_policy) + name for name in better.policy]
-    return [*dict.fromkeys(strict)]
+    return bool(((near.policy == "float32") & (near.verdict == "higher")).any())
 
 
 class _Advice(NamedTuple):
@@ -223,10 +221,10 @@ def _use(faster: pd.DataFrame, rows: pd.DataFrame, lost: pd.DataFrame, tables: T
     within = not open_ and not diverged(best, tables)
     own = "training" if best.phase == "train" else "model"
     look = "" if within else f", and look at its {open_ or measure.name} in your own {own}"
-    if above := above_baseline(best, rows):
+    if strict_is_above(best, rows):
         return _Advice(
-            f"find out first why the {measure.name} of {listed(above)} is higher than that of "
-            f"{baseline(rows)}, before you use **{best.policy}**"
+            f"find out first why the {measure.name} of strict float32 is higher than that of "
+            f"{wording.default_name(best.baseline)}, before you use **{best.policy}**"
         )
     look += _later(best, tables)
     look += _failed(best, tables)

@@ -528,3 +528,13 @@ def test_what_looks_equal_of_few_images_is_said_in_one_way():
     near = "accuracy about the same in the mean, "
     assert near in answer.title
     assert "accuracy is about the same in the mean as float32's, " in answer.sentences[1]
+
+
+def test_what_is_not_proven_of_one_of_two_models_has_a_title_too():
+    # Once no report: "attempt to get argmin of an empty sequence".
+    rows = [record("float32", 0, 0.1), record("mixed_float16", 0, 0.05)]
+    other = record("float32", 0, 0.4)
+    other["parameters"]["model"], other["run_id"] = "resnet50", "r1"
+    title = question.of(tables([*rows, other])).title
+    assert title.startswith("Provisional (n = 1, no interval): mixed_float16 trains 2.00× as fast")
+    assert "with keydana_cnn" in title
