@@ -221,43 +221,35 @@ def test_what_changed_since_the_runs_that_are_there_is_named_before_others_run(
     assert "is not what it was" not in run(tmp_path, "--fresh").stdout
 
 
-def test_a_model_that_was_edited_after_its_sweep_is_named_though_no_run_is_due(light, tmp_path):
-    # "2 of 2 runs are done already", beside another model.
-    own = tmp_path / "own.py"
-    layers = "keras.layers.Flatten(), keras.layers.Dense(classes)"
-    built = f"keras.Sequential([keras.Input(shape), {layers}])"
-    own.write_text(f"import keras\n\n\ndef build(shape, classes):\n    return {built}\n")
-    light({"policy": ["float32", "bfloat16"], "model": ["own:build"], "from_logits": [True]})
-    assert run(tmp_path).returncode == 0
-    assert "is not what it was" not in run(tmp_path).stdout
-    place = SweepDir(tmp_path / "reports/light")
-    for record in measured(tmp_path)[0]:
-        known = {"model_source": "another"}
-        store.amend_record(place.record(record["run_id"]), record, identity=known)
-    done = run(tmp_path)
-    assert "the source of the model (another against " in done.stdout
-    assert "2 of 2 runs are done already" in done.stdout
-    own.unlink()  # as of a sweep of somebody else's
-    done = run(tmp_path)
-    assert (done.returncode, "is not what it was" in done.stdout) == (0, False)
-
-
-def test_images_that_were_exchanged_after_a_sweep_are_named_though_no_run_is_due(light, tmp_path):
-    # "2 of 2 runs are done already", of other images.
+def test_a_model_and_images_that_changed_after_a_sweep_are_named_though_no_run_is_due(
+    light, tmp_path
+):
+    # "2 of 2 runs are done already", beside another model, and other images.
     for number in range(20):
         file = tmp_path / f"data/{'ab'[number % 2]}/{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         PIL.Image.fromarray(np.full((9, 9, 3), 10 * number, "uint8")).save(file)
-    asked = {"dataset": ["folder:data"], "image_size": [9], "batch_size": [1]}
-    light({"policy": ["float32", "bfloat16"]} | asked)
+    images = {"dataset": ["folder:data"], "image_size": [9], "batch_size": [1]}
+    own = tmp_path / "own.py"
+    layers = "keras.layers.Flatten(), keras.layers.Dense(classes)"
+    built = f"keras.Sequential([keras.Input(shape), {layers}])"
+    own.write_text(f"import keras\n\n\ndef build(shape, classes):\n    return {built}\n")
+    asked = {"policy": ["float32", "bfloat16"], "model": ["own:build"], "from_logits": [True]}
+    light(asked | images)
     assert run(tmp_path).returncode == 0
+    assert "is not what it was" not in run(tmp_path).stdout
     place = SweepDir(tmp_path / "reports/light")
     for record in measured(tmp_path)[0]:
+        known = {"model_source": "another", "data": "others"}
         earlier = record | {"ended_at": "2020-01-01T00:00:00+00:00"}
-        store.amend_record(place.record(record["run_id"]), earlier, identity={"data": "another"})
+        store.amend_record(place.record(record["run_id"]), earlier, identity=known)
     done = run(tmp_path)
-    assert "the content of the data (another against " in done.stdout
+    assert "the source of the model (another against " in done.stdout
+    assert "the content of the data (others against " in done.stdout
     assert "2 of 2 runs are done already" in done.stdout
+    own.unlink()  # as of a sweep of somebody else's
+    done = run(tmp_path)
+    assert (done.returncode, "is not what it was" in done.stdout) == (0, False)
 
 
 def test_what_a_kill_left_between_two_renamings_is_not_lost(light, tmp_path):
