@@ -538,3 +538,18 @@ def test_what_is_not_proven_of_one_of_two_models_has_a_title_too():
     title = question.of(tables([*rows, other])).title
     assert title.startswith("Provisional (n = 1, no interval): mixed_float16 trains 2.00× as fast")
     assert "with keydana_cnn" in title
+
+
+def test_a_faster_policy_that_reaches_its_target_later_is_not_advised_without_that():
+    # The lie by omission: "use mixed_float16", which needs three epochs where float32 needs one.
+    rows = at_sizes("float32", {32: 0.1}) + at_sizes("mixed_float16", {32: 0.07})
+    for made in rows:
+        late = made["parameters"]["policy"] != "float32"
+        made["history"] = [
+            {"epoch": n, "loss": 1.0, "accuracy": 0.8, "val_accuracy": v, "elapsed_s": 10.0 * n}
+            for n, v in enumerate((0.5 if late else 0.86, 0.6 if late else 0.87, 0.9), 1)
+        ]
+    asked = replace(tables(rows), options=Options(target_accuracy=0.85))
+    later = "; where the time to 85 % counts, keep float32, which takes less"
+    assert later in question.of(asked).advice
+    assert later not in question.of(tables(rows)).advice
