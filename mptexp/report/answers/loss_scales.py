@@ -162,10 +162,8 @@ def _fails(own: pd.DataFrame, named: bool = False) -> list[str]:
     for does, failed in _failing(own):
         bare = unscaled and 1.0 in failed
         both = 1.0 in failed and _fails_alike(own)
-        left = [scale for scale in failed if not (bare and scale == 1.0)]
-        what = f"{_loss_scales(left)} of " * (named and not made)
-        each = ["without a loss scale"] * (bare or both)
-        each += [f"with {what}{_scales(left, _tried(own))}"] * bool(left)
+        each = ["without a loss scale"] * both
+        each += _parts(failed, _tried(own), bare, named and not made)
         made.append(f"{does.removesuffix('with')}{wording.listed(each)}{_behind(own, does)}")
     return made
 
@@ -401,10 +399,19 @@ def _avoided(rows: pd.DataFrame, margin: float) -> str:
 def _with_scales(good: Sequence[float], own: pd.DataFrame) -> str:
     """With which scales a policy trains; without one, where 1 was not asked for."""
     bare = 1.0 in good and 1.0 not in set(own.loss_scale)
-    left = [scale for scale in good if not (bare and scale == 1.0)]
-    each = ["without a loss scale"] * bare
-    each += [f"with {_loss_scales(left)} of {_scales(left, _tried(own))}"] * bool(left)
-    return wording.listed(each)
+    return wording.listed(_parts(good, _tried(own), bare, named=True))
+
+
+def _parts(scales: Sequence[float], tried: Sequence[float], bare: bool, named: bool) -> list[str]:
+    """`without a loss scale`, `with loss scales of 8 and 1024`: scales of which 1 may be none.
+
+    Args:
+        bare: whether it is; named: whether the words say that these are loss scales.
+    """
+    left = [scale for scale in scales if not (bare and scale == 1.0)]
+    what = f"{_loss_scales(left)} of " * named
+    numbers = [f"with {what}{_scales(left, tried)}"] * bool(left)
+    return ["without a loss scale"] * bare + numbers
 
 
 def _loss_scales(scales: Sequence[float]) -> str:

@@ -25,27 +25,26 @@ def of(tables: Tables) -> Iterator[Subject]:
     based = [one for one in cases if not loss_scales.without_baseline(one[2])] or cases
     failing = [one for one in based if loss_scales.fails(one[2])]
     case, name, rows = (failing or based)[0]
-    titles, advices = (
-        {say(own) for *_, own in based}
-        for say in (loss_scales.title, lambda own: loss_scales.advice(own, margin))
-    )
+    titles = {loss_scales.title(own) for *_, own in based}
+    advices = {of: loss_scales.advice(own, margin) for _, of, own in based}
+    several = len({*advices.values()}) > 1
     # What is said of every setting alike needs none of them; a device is named.
     devices = tables.results.gpu_model.nunique() > 1
     place = loss_scales.where(name) * (len(titles) > 1 or devices)
     title = wording.capitalized(place) + loss_scales.title(rows)
     if others := [of for _, of, _ in based if of != name] * (len(titles) > 1):
         alone = loss_scales.where(others[0]).rstrip(": ")
-        several = f"in {wording.count(len(others), 'other setting')}"
-        title += f"; otherwise {alone if len(others) == 1 else several}"
+        counted = f"in {wording.count(len(others), 'other setting')}"
+        title += f"; otherwise {alone if len(others) == 1 else counted}"
     order = sorted(cases, key=lambda one: not loss_scales.fails(one[2]))
     sentences = _named([s for _, of, own in order for s in loss_scales.sentences(own, of)])
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
-    first = [(name, rows), *((of, own) for _, of, own in based if of != name)][:NAMED]
+    first = [name, *(of for of in advices if of != name)][: NAMED if several else 1]
     each = [
-        loss_scales.where(wording.verbatim(of)) * (len(advices) > 1 or devices) + text
-        for of, own in first[: NAMED if len(advices) > 1 else 1]
-        if (text := loss_scales.advice(own, margin))
+        loss_scales.where(wording.verbatim(of)) * (several or devices) + advices[of]
+        for of in first
+        if advices[of]
     ]
     own = " ".join([*each[:1], *map(wording.capitalized, each[1:])])
     own = _slower(tables, rows) or own
