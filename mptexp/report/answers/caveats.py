@@ -174,13 +174,18 @@ def _repaired(tables: Tables) -> pd.DataFrame:
     return pd.concat([again, tables.results[~tables.results.status.isin(schema.FINAL)]])
 
 
+def float32_learned(runs: pd.DataFrame) -> bool:
+    """Whether float32 was measured and all of it learned: of another policy that is a finding."""
+    base = runs[runs.policy == "float32"]["flags"]
+    return len(base) > 0 and "not trained" not in validity.names_of(validity.together(base))
+
+
 def _spoiling(runs: pd.DataFrame) -> pd.Series:
     """The flags of runs, less that of a policy that learned nothing where float32 did.
 
     That is a finding, and more epochs are no cure for it.
     """
-    base = runs[runs.policy == "float32"]["flags"]
-    if base.empty or "not trained" in validity.names_of(validity.together(base)):
+    if not float32_learned(runs):
         return runs["flags"]
     return runs["flags"].map(lambda flags: validity.but(flags, "not trained"))
 

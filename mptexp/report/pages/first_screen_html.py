@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.ablations import XLA_OFF, XLA_ON
@@ -73,10 +72,7 @@ def _told(sweep: MeasuredSweep) -> tuple[str, ...]:
 
     Then title and sentences say that their accuracy is lower, or that some runs learned nothing.
     """
-    runs = sweep.tables.ok
-    base = runs[runs.policy == "float32"]["flags"]
-    learned = len(base) and "not trained" not in validity.names_of(validity.together(base))
-    return findings(sweep) or ("not trained",) * bool(learned)
+    return findings(sweep) or ("not trained",) * caveats.float32_learned(sweep.tables.ok)
 
 
 def _rests_on(sweep: MeasuredSweep) -> str:
