@@ -6,7 +6,7 @@ A loss is error minus float32's error of the same block, in percentage points: a
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ class Point:
         runs: the ids by block of those that ended well.
         flags: what is not valid of its runs or of float32's, see `validity`.
         images: the fewest that it and float32 were validated with; 0 where that is not recorded.
-        nearest: errors of the same choice rounded to nearest, minus these; n = 0 without it.
         base_lost: whether runs of float32 diverged, so that none of the formats is to blame.
     """
 
@@ -50,7 +49,6 @@ class Point:
     runs: dict[int, str]
     flags: str = ""
     images: int = 0
-    nearest: Contrast = field(default_factory=Contrast)
     base_lost: bool = False
 
     @property
@@ -200,21 +198,10 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         known = {"flags": validity.together(names), "images": images.images}
         made[k] = replace(point, loss=loss, base_lost=lost, **known)
     asked = [k for k, point in enumerate(made) if not point.is_float32]
-    rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
-    nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]
-    spreads = [_in_points(_spread(made[j], made[k], tables)) for k, j in rounded]
-    wide = simultaneous_intervals.together(
-        [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
-    )
-    losses = {k: _possible(over, levels[k]) for k, over in zip(asked, wide, strict=False)}
-    others = {
-        k: _possible(over, _level(made[k], made[j]))
-        for (k, j), over in zip(rounded, wide[len(asked) :], strict=True)
-    }
-    return [
-        replace(point, loss=losses.get(k, point.loss), nearest=others.get(k, Contrast()))
-        for k, point in enumerate(made)
-    ]
+    wide = simultaneous_intervals.together([made[k].loss for k in asked], [more[k] for k in asked])
+    for k, over in zip(asked, wide, strict=True):
+        made[k] = replace(made[k], loss=_possible(over, levels[k]))
+    return made
 
 
 def _base(point: Point, made: Sequence[Point]) -> Point:
@@ -231,16 +218,6 @@ def _possible(loss: Contrast, level: float) -> Contrast:
     """A difference from a mean error in percent, whose interval ends where errors do: 0 and 100."""
     low, high = (float(np.clip(end, -level, 100.0 - level)) for end in (loss.low, loss.high))
     return replace(loss, low=low, high=high)
-
-
-def _to_nearest(point: Point, made: Sequence[Point]) -> list[int]:
-    """The place of the same choice rounded to nearest, if this one is rounded stochastically."""
-    if point.choice["rounding"] != "stochastic":
-        return []
-    other = point.sibling(made, rounding="nearest")
-    if other is None or validity.invalid(other.flags, "accuracy"):
-        return []
-    return [k for k, each in enumerate(made) if each is other]
 
 
 def _spread(point: Point, base: Point, tables: Tables) -> validation_variance.Spread:

@@ -237,6 +237,7 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         said = [f"{head}.", f"In {bound}"] if found else said
         said += filter(None, [trace_answer.shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
+    warnings += _left_out(recordings)
     timed = [recording for recording in recordings if recording.told]
     opening = first_screen_html.screen(
         title,
@@ -246,11 +247,22 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         _figure(timed) if timed else "",
         [wording.verbatim(text) for text in said],
         wording.verbatim(_to_do(recordings)),
+        minor=len(recordings) == 1,
     )
     names = trace_answer.short_names(recordings)
     named = zip(names, recordings, strict=True)
     more = [f"{name}: {note}" for name, each in named for note in trace_answer.notes(each)]
     return [opening, *_sections(recordings), *_listed(more), *_source(source)]
+
+
+def _left_out(recordings: Sequence[Recording]) -> list[str]:
+    """Warnings where much of what was recorded is in no mean, of two by the recording's name."""
+    names = trace_answer.short_names(recordings)
+    return [
+        wording.verbatim(f"{name}: {note}." if len(names) > 1 else f"{note}.")
+        for name, recording in zip(names, recordings, strict=True)
+        for note in trace_answer.much_left_out(recording)
+    ]
 
 
 def _to_do(recordings: Sequence[Recording]) -> str:

@@ -57,6 +57,16 @@ def test_fewer_repeats_than_were_made_and_runs_that_are_missing_are_named():
     assert "2 of 4 runs, which were made with block 1 (params.yaml: 0)" in told
 
 
+def test_a_record_that_cannot_be_read_is_not_one_that_is_still_to_come(tmp_path):
+    # The lie: "1 of 2 runs have no record yet" of a sweep whose every run ended.
+    place = written_sweep(tmp_path / "sweep", "A100", 1.0, runs=2)
+    place.params.write_text("repeats: 2\ndefaults: {gpu_model: A100}\n" + POLICIES)
+    next(place.runs.glob("*/record.json")).write_text("{")
+    assert caveats.missing(sweep_tables.load(place)) == [
+        "1 of 4 runs that params.yaml asks for have no record (1 record cannot be read): 1 on A100"
+    ]
+
+
 def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
     searched = completeness.of([*runs(), *runs(batch_size=48)], TEXT + "max_batch: true\n")
     assert (searched.other, searched.missing) == (0, {})

@@ -181,3 +181,20 @@ def test_notes_of_a_recording_are_in_the_data():
     made = typed(FLOAT32, "a", untrained=4)
     (note,) = trace_report.content([made])["traces"][0]["notes"]
     assert note == "4 steps without a backward pass left out, as evaluations have none"
+
+
+def test_a_first_screen_says_that_much_of_a_recording_is_in_no_mean():
+    # The lie: the mean of 4 % of what was recorded, of which only the end of the page spoke.
+    few = typed(FLOAT32, "few.json", step_times=(0.01, 0.01), untrained=4, untrained_s=0.18)
+    left = "4 steps without a backward pass left out, as evaluations have none: 180 ms"
+    alone = first_screen([few])
+    assert f'<ul class="banner minor"><li>{left}' in alone
+    whole = typed(FLOAT32, "whole.json")
+    assert f"<li>few: {left}" in first_screen([whole, few])
+    little = replace(few, trace=replace(few.trace, untrained_s=0.001))
+    assert "left out" not in first_screen([little])
+    assert "left out" in trace_report.page([little])
+
+
+def first_screen(recordings):
+    return re.search('<header class="lead">.*?</header>', trace_report.page(recordings), re.S)[0]

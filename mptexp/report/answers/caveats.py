@@ -219,7 +219,10 @@ def missing(tables: Tables) -> list[str]:
     runs, planned = sum(asked.missing.values()), wording.count(asked.planned, "run")
     named = set(asked.missing) != {"local"}
     where = f": {', '.join(f'{n} on {name}' for name, n in asked.missing.items())}" * named
-    return [f"{runs} of {planned} that params.yaml asks for have no record yet{where}"]
+    unread = len(tables.damaged)  # those of runs that it does not ask for among them
+    damaged = f" ({wording.count(unread, 'record')} cannot be read)" * bool(unread)
+    yet = " yet" * (not unread)
+    return [f"{runs} of {planned} that params.yaml asks for have no record{yet}{damaged}{where}"]
 
 
 def excluded(tables: Tables) -> list[str]:

@@ -1,14 +1,13 @@
-"""The report's section on emulated low precision: its table, and what papers report."""
+"""The report's section on emulated low precision, and how its formats are named."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
 from mptexp.analysis import emulated
-from mptexp.analysis.emulated import LITTLE, Point
+from mptexp.analysis.emulated import Point
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats
 from mptexp.report.answers.comparisons import Section
 from mptexp.report.text import column_formats, wording
 from mptexp.report.text.column_formats import BLANK
@@ -23,21 +22,8 @@ NOTE = (
     "stay float32. An update *lost to rounding* was not zero and left the weight as it was; under "
     "stochastic rounding many are, without a loss on the average. The difference is validation "
     "error minus that of float32 in the same block: above zero is worse. Gradients are those of "
-    "the mean loss of a batch. Below, a loss is called small where its whole interval is below "
-    f"{LITTLE:g} points."
+    "the mean loss of a batch."
 )
-AGREEMENT = {
-    "small": "consistent",
-    "large": "inconsistent",
-    "undecided": wording.INCONCLUSIVE,
-    "incomplete": f"{wording.INCONCLUSIVE}, as some runs did not end well",
-    "diverged": "inconsistent: no run ended well",
-    "baseline diverged": f"{wording.INCONCLUSIVE}: runs of float32 diverged",
-    "too few repeats": f"{wording.INCONCLUSIVE} with fewer than three repeats",
-    "images not recorded": f"{wording.INCONCLUSIVE}: how many images it was validated with is not "
-    "recorded",
-    "not valid": "not valid",
-}
 
 
 def sections(tables: Tables) -> list[Section]:
@@ -45,10 +31,7 @@ def sections(tables: Tables) -> list[Section]:
     points = emulated.points(tables)
     if not emulated.emulates(points):
         return []
-    papers = (_gupta, _dynamic, _binary, _masters)
-    reason = caveats.doubts(tables, "accuracy")
-    sentences = [] if reason else [text for paper in papers for text in paper(points)]
-    return [Section(TITLE, NOTE, sentences, _rows(points))]
+    return [Section(TITLE, NOTE, [], _rows(points))]
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -132,11 +115,10 @@ def setting(point: Point, among: Sequence[Point]) -> str:
     return of + wording.emulating({**choice, "rounding": "not said here"})
 
 
-def loss(point: Point, unit: str = "", said: str = "") -> str:
+def loss(point: Point, said: str = "") -> str:
     """The loss in percentage points with its interval, or the reason why it has none.
 
     Args:
-        unit: behind the number.
         said: the reason that stands beside all of them already.
     """
     if point.is_float32:
@@ -149,14 +131,10 @@ def loss(point: Point, unit: str = "", said: str = "") -> str:
     if point.size == "images not recorded":
         reason = point.size
     if reason:
-        return f"{value}{unit} ({f'{reason}, ' * (reason != said)}n = {over.n})"
+        return f"{value} ({f'{reason}, ' * (reason != said)}n = {over.n})"
     if math.isnan(over.low):
-        return f"{value}{unit} (no interval, n = {over.n})"
-    return f"{value}{unit} [{low}, {high}] (n = {over.n})"
-
-
-def _points(point: Point) -> str:
-    return loss(point, unit=" points")
+        return f"{value} (no interval, n = {over.n})"
+    return f"{value} [{low}, {high}] (n = {over.n})"
 
 
 def _ended(statuses: Sequence[str]) -> str:
@@ -164,86 +142,3 @@ def _ended(statuses: Sequence[str]) -> str:
     bad = [s for s in statuses if s != "ok"]
     counts = [f"{bad.count(status)} {status}" for status in dict.fromkeys(bad)]
     return f"{len(statuses)} ({', '.join(counts)})" if counts else f"{len(statuses)}"
-
-
-# --- the papers -----------------------------------------------------------------------------------
-
-
-def _gupta(points: Sequence[Point]) -> Iterator[str]:
-    for point in points:
-        stochastic = point.choice["rounding"] == "stochastic"
-        if stochastic and point.fixed_point and point.fixed_point.bits == 16 and point.loss.n:
-            nearest = point.sibling(points, rounding="nearest")
-            yield (
-                "Gupta et al. (2015) train in 16-bit fixed point with little to no loss if "
-                f"rounding is stochastic. Here {network(point)} in {point.choice['propagation']} "
-                f"changes the error by {_points(point)} with stochastic rounding "
-                f"{_of_nearest(nearest)}: {_on_rounding(point, nearest)}."
-            )
-
-
-def _of_nearest(nearest: Point | None) -> str:
-    if nearest is None:
-        return "and nearest was not run"
-    if nearest.loss.n:
-        return f"and by {_points(nearest)} to nearest"
-    how = "diverged" if nearest.size == "diverged" else "ended without an error to compare"
-    return f"and all of {wording.count(len(nearest.statuses), 'run')} to nearest {how}"
-
-
-def _on_rounding(stochastic: Point, nearest: Point | None) -> str:
-    if stochastic.size != "small" or nearest is None:
-        return AGREEMENT[stochastic.size]
-    if nearest.size == "diverged" or stochastic.nearest.low > 0:
-        return "consistent, and nearest rounding is worse"
-    return "consistent; that nearest rounding is worse is not shown"
-
-
-def _dynamic(points: Sequence[Point]) -> Iterator[str]:
-    for point in points:
-        if point.choice["propagation"] == "dynamic<10>" and point.loss.n:
-            yield (
-                "Courbariaux et al. (2014) train with multiplications of 10 bits in dynamic fixed "
-                f"point. Here {network(point)} with weights in {point.choice['weight_format']} "
-                f"changes the error by {_points(point)}: {AGREEMENT[point.size]}."
-            )
-
-
-def _binary(points: Sequence[Point]) -> Iterator[str]:
-    for point in points:
-        if point.choice["propagation"] == "binary" and point.loss.n:
-            yield (
-                "BinaryNet (2016) trains with binary weights and activations, to an error of "
-                "0.96 % on MNIST with a larger network and longer training. Here "
-                f"{network(point)} reaches {point.errors.mean():.2f} % and changes the error by "
-                f"{_points(point)}: {AGREEMENT[point.size]}."
-            )
-
-
-def _masters(points: Sequence[Point]) -> Iterator[str]:
-    source = (
-        "Micikevicius et al. (2018) keep float32 master weights so that no accuracy is lost. Here "
-    )
-    for point in points:
-        nearest = point.choice["rounding"] == "nearest"
-        if point.lacks_master_weights and nearest and point.loss.n:
-            other = point.sibling(points, rounding="stochastic")
-            rounded = (
-                f", by {_points(other)} if it is rounded stochastically"
-                if other and other.loss.n
-                else ""
-            )
-            lost = column_formats.cell("lost_updates", point.lost_updates)
-            yield (
-                f"{source}{network(point)} with {point.choice['weight_format']} weights (loss "
-                f"scale {point.choice['loss_scale']}) loses {lost} of the updates to rounding "
-                f"and changes the error by {_points(point)} if the update is rounded to "
-                f"nearest{rounded}: {_on_masters(point)}."
-            )
-            source = "And "
-
-
-def _on_masters(point: Point) -> str:
-    if point.size == "large":
-        return "consistent"
-    return "here they are not needed" if point.size == "small" else AGREEMENT[point.size]

@@ -45,6 +45,7 @@ CUT_SHORT = (
     "no backward pass, so nothing is said of what bounds it; record some whole steps"
 )
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
+MUCH_LEFT = 0.05  # of all recorded steps: who reads only an answer has to know of more
 MOSTLY = 0.5  # of what is left out: more than this is most of it
 UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
 # What 16 bits could halve beside memory-bound work and casts, of `foreign_traces.HALVED`.
@@ -316,7 +317,37 @@ def _at_best(recording: Recording, name: str, measured: float = 0.0) -> str:
 def notes(recording: Recording) -> list[str]:
     """What else a reader has to know of a recording."""
     trace = recording.trace
-    said = list(trace.notes)
+    said = [*trace.notes, *_steps_left_out(trace)]
+    if trace.hidden_s > LEAST_SHOWN * trace.step_s:
+        hidden = milliseconds(trace.hidden_s)
+        said.append(f"other work hides {hidden} a step of communication, which cost no time")
+    if trace.outside_s > 0 and recording.told:
+        said.append(f"{milliseconds(trace.outside_s)} of the device's work lies outside the steps")
+    others = {name: s for name, s in trace.gpus.items() if name != trace.gpu}
+    total = sum(trace.gpus.values())
+    if others and total:
+        shares = [f"{name} {percent(s / total)}" for name, s in others.items()]
+        chosen = percent(trace.gpus.get(trace.gpu, 0.0) / total)
+        said.append(
+            f"one GPU is explained, {trace.gpu} with {chosen} of all kernel time; the others: "
+            f"{wording.listed(shares)}"
+        )
+    return said + _counted(recording)
+
+
+def much_left_out(recording: Recording) -> list[str]:
+    """Those notes on steps that are left out which an answer may not go without."""
+    trace = recording.trace
+    if not recording.told or _recorded_s(trace) - sum(trace.step_times) < (
+        MUCH_LEFT * _recorded_s(trace)
+    ):
+        return []
+    return _steps_left_out(trace)
+
+
+def _steps_left_out(trace: Trace) -> list[str]:
+    """Which steps a mean does not hold, how long they took, and why."""
+    said = []
     if trace.warm_up:
         first = wording.count(trace.warm_up, "first step")
         left = trace.left[: trace.warm_up]
@@ -336,21 +367,7 @@ def notes(recording: Recording) -> list[str]:
             "checkpoint or compilation in it would be"
             f"{_left_out(trace, trace.left[trace.warm_up :])}"
         )
-    if trace.hidden_s > LEAST_SHOWN * trace.step_s:
-        hidden = milliseconds(trace.hidden_s)
-        said.append(f"other work hides {hidden} a step of communication, which cost no time")
-    if trace.outside_s > 0 and recording.told:
-        said.append(f"{milliseconds(trace.outside_s)} of the device's work lies outside the steps")
-    others = {name: s for name, s in trace.gpus.items() if name != trace.gpu}
-    total = sum(trace.gpus.values())
-    if others and total:
-        shares = [f"{name} {percent(s / total)}" for name, s in others.items()]
-        chosen = percent(trace.gpus.get(trace.gpu, 0.0) / total)
-        said.append(
-            f"one GPU is explained, {trace.gpu} with {chosen} of all kernel time; the others: "
-            f"{wording.listed(shares)}"
-        )
-    return said + _counted(recording)
+    return said
 
 
 def _first_steps(left: Sequence[Mapping[str, float]]) -> str:

@@ -139,9 +139,7 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
     effects = [effect for verdict in verdicts for effect in verdict.effects]
     ablated = [o.low for e in effects for n, o in e.contrasts.items() if n not in e.claimed]
     points = emulated.points(tables)
-    errors = pd.DataFrame(
-        {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
-    )
+    errors = pd.DataFrame({"low": [p.loss.low for p in points]})
     learned = task_words.listed(tables.ok)
     made = {
         "time at the same batch size": tables.claims,

@@ -1,4 +1,3 @@
-import pytest
 from builders import FIXED, STOCHASTIC, emulated_runs, tables, tables_of
 from support import mptexp
 
@@ -60,59 +59,6 @@ def test_runs_that_failed_are_counted():
     )
     assert found.rows.Runs.tolist() == ["3", "3 (3 diverged)"]
     assert found.rows[LOSS].tolist() == ["0 (it is float32)", "–"]
-    assert found.sentences == []
-
-
-@pytest.mark.parametrize(
-    ("stochastic", "nearest", "said"),
-    [
-        ([1.1, 1.2, 1.3], [90, 91, 90], "consistent, and nearest rounding is worse"),
-        (
-            [1.1, 1.2, 1.3],
-            [1.2, 1.1, 1.3],
-            "; that nearest rounding is worse is not shown",
-        ),
-        ([31, 32, 33], [90, 91, 90], ": inconsistent"),
-        ([1, 30, 1], [90, 91, 90], ": inconclusive"),
-        ([1.1, 1.2], [90, 91], ": inconclusive with fewer than three repeats"),
-    ],
-)
-def test_gupta_is_consistent_by_rule(stochastic, nearest, said):
-    found = section(
-        emulated_runs([1, 1, 1]),
-        emulated_runs(stochastic, **STOCHASTIC),
-        emulated_runs(nearest, **FIXED),
-    )
-    (sentence,) = found.sentences
-    assert sentence.startswith("Gupta et al. (2015)")
-    assert sentence.endswith(f"{said}.")
-
-
-@pytest.mark.parametrize(
-    ("errors", "said"),
-    [([1.1, 1.2, 1.3], ": consistent."), ([31, 32, 33], ": inconsistent.")],
-)
-@pytest.mark.parametrize("name", ["binary", "dynamic<10>"])
-def test_the_other_papers_on_formats(name, errors, said):
-    found = section(emulated_runs([1, 1, 1]), emulated_runs(errors, propagation=name))
-    (sentence,) = found.sentences
-    assert sentence.endswith(said)
-
-
-@pytest.mark.parametrize(
-    ("errors", "said"),
-    [([31, 32, 33], ": consistent"), ([1.1, 0.9, 1], "here they are not needed")],
-)
-def test_master_weights(errors, said):
-    half = {"policy": "mixed_float16", "weight_format": "float16"}
-    kept = emulated_runs([1, 1, 1.1], rounding="stochastic", **half)
-    found = section(emulated_runs([1, 1, 1]), emulated_runs(errors, lost=0.9, **half), kept)
-    (sentence,) = found.sentences
-    assert sentence.startswith("Micikevicius et al. (2018)")
-    assert "loses 90 % of the updates to rounding" in sentence
-    assert "+0.03 points [−0." in sentence
-    assert "(n = 3) if it is rounded stochastically" in sentence
-    assert sentence.endswith(f"{said}.")
 
 
 def test_a_sweep_in_few_bits_is_run_and_reported(tmp_path):
@@ -142,34 +88,3 @@ def test_a_reason_that_all_differences_share_is_said_once():
     (head,) = [name for name in found.rows if name.startswith(LOSS)]
     assert head == f"{LOSS} (not valid: identity not recorded)"
     assert found.rows[head].tolist() == ["0 (it is float32)", "+1.00 (n = 3)", "+1.00 (n = 3)"]
-
-
-def test_gupta_is_tested_where_weights_have_the_format_too():
-    # The lie: "16-bit fixed point trains", of weights in float32 or in another format.
-    for kept in ({}, {"weight_format": "<2,14>"}):
-        chosen = {"propagation": "<8,8>", "rounding": "stochastic"} | kept
-        groups = [emulated_runs([1, 1.1, 0.9]), emulated_runs([1.1, 1.2, 1.0], **chosen)]
-        (found,) = low_precision.sections(tables_of(*groups))
-        assert not any("Gupta" in said for said in found.sentences)
-
-
-def test_runs_to_nearest_that_were_not_measured_prove_nothing():
-    # The lie: "consistent, and nearest rounding is worse", of three runs that timed out.
-    def said(status):
-        stochastic = emulated_runs([1.1, 1.2, 1.0], **STOCHASTIC)
-        nearest = emulated_runs([1, 1, 1], status=status, **FIXED)
-        found = tables_of(emulated_runs([1, 1, 1]), stochastic, nearest)
-        return low_precision.sections(found)[0].sentences[0]
-
-    assert said("diverged").endswith("consistent, and nearest rounding is worse.")
-    assert said("timeout").endswith("consistent; that nearest rounding is worse is not shown.")
-    assert "all of 3 runs to nearest ended without an error to compare" in said("timeout")
-
-
-def test_master_weights_without_which_runs_diverged_are_not_called_unneeded():
-    kept = {"policy": "mixed_float16", "weight_format": "float16"}
-    good = [*emulated_runs([1.1, 1.2, 1.0], **kept)]
-    bad = [*emulated_runs([1] * 5, status="diverged", **kept)][3:]
-    found = tables_of(emulated_runs([1, 1, 1]), good + bad)
-    (told,) = low_precision.sections(found)[0].sentences
-    assert told.endswith(": inconclusive, as some runs did not end well.")

@@ -261,6 +261,15 @@ def test_a_gpu_without_tensor_cores_decides_nothing_about_them(device, has):
     assert found(rows, "four times less work").finding == decided
 
 
+def test_master_weights_without_which_some_runs_diverged_are_not_called_unneeded():
+    kept = {"policy": "mixed_float16", "weight_format": "float16"}
+    good = [*emulated_runs([1.1, 1.2, 1.0], **kept)]
+    bad = [*emulated_runs([1] * 5, status="diverged", **kept)][3:]
+    runs = [*emulated_runs([1, 1, 1]), *good]
+    assert found(runs, "without a float32 copy").finding == "inconsistent"
+    assert found(runs + bad, "without a float32 copy").finding == "inconclusive"
+
+
 def test_the_runs_of_a_claim_are_of_the_setting_that_says_so_most():
     # Published once: "fails with rounding to nearest: consistent", and the runs that trained.
     chosen = {"propagation": "<8,8>", "weight_format": "<8,8>"}
