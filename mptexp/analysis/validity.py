@@ -167,7 +167,8 @@ FLAGS = {
         Flag(
             NOT_THE_STEPS,
             "the traced runs were disturbed, changed afterwards, or of other code, data or devices "
-            "than the sweep's, or their steps took a quarter longer or shorter",
+            "than the sweep's, or their steps took a quarter longer or shorter, or what was traced "
+            "in them half again as long as the step that was timed",
             "end other programs, delete the directory `diagnosis` of the sweep and diagnose again",
             invalidates=("time breakdown",),
             curable=False,

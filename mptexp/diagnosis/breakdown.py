@@ -194,6 +194,15 @@ def rows(record: Mapping[str, Any]) -> pd.DataFrame:
     return _with_causes(table, step_s, kinds)
 
 
+def stretched(record: Mapping[str, Any]) -> float:
+    """What the operations of a record's traced step took, over its step as it was timed; else 0."""
+    profile = record.get("profile") or {}
+    if profile.get("missing", "not traced") or not record["timing"].get("step_s"):
+        return 0.0
+    worked_s = sum(row["seconds"] for row in profile["rows"] if row["state"] == "op")
+    return float(worked_s / record["timing"]["step_s"])
+
+
 def groups(record: Mapping[str, Any]) -> int:
     """In how many groups of consecutive steps a record's profile has its rows; 0 without them."""
     profile = record.get("profile") or {}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from mptexp.diagnosis import ablations
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
 from mptexp.records.tables import valid_peak
@@ -70,6 +71,12 @@ class Loss:
     effects: tuple[Effect, ...] = ()
     least: float = np.nan
     replaces: float = np.nan
+
+    @property
+    def beyond_s(self) -> float:
+        """Seconds that the candidate alone loses: without what the baseline pays in full, too."""
+        paid = self.baseline_s if self.cause.is_in_full and not self.is_measured else 0.0
+        return self.seconds - paid
 
     @property
     def is_measured(self) -> bool:
@@ -156,6 +163,21 @@ class Case:
         saved = self.pair.step_s * (1 - 1 / gain.estimate) * (gain.low > 1)
         return Removed(saved, self.pair.step_s * max(0.0, 1 - 1 / gain.high), effect)
 
+    def most_by_batch(self, cause: "Cause") -> float:
+        """The most that a cause can take which a larger batch shares out; infinite where unknown.
+
+        With twice the examples in a step each of them has half as much of it.
+        """
+        policy = self.pair.candidate.policy
+        highest = [
+            effect.gains[policy].high
+            for effect in self.effects_of(cause)
+            if effect.ablation.name == ablations.BATCH.name and effect.is_valid(policy)
+            if policy in effect.gains and not math.isnan(effect.gains[policy].high)
+        ]
+        saved = (2 * self.pair.step_s * max(0.0, 1 - 1 / high) for high in highest)
+        return min(saved, default=math.inf)
+
     def loss(self, cause: "Cause", seconds: float, spent_s: float, **evidence: Any) -> Loss:
         """A loss of so many seconds."""
         share = seconds / self.pair.step_s
@@ -229,7 +251,8 @@ def _of_rows(case: Case, cause: "Cause", table: pd.DataFrame) -> Loss:
         return case.loss(cause, 0.0, 0.0)
     before, after = table.sum()
     known = {"layers": _layers(table.candidate_s), "effects": case.effects_of(cause)}
-    return case.loss(cause, after, after, baseline_s=before, **known)
+    lost = min(after, case.most_by_batch(cause))
+    return case.loss(cause, lost, after, baseline_s=before, **known)
 
 
 def _layers(lost: pd.Series) -> tuple[str, ...]:
@@ -247,14 +270,15 @@ def wait(case: Case, cause: "Cause") -> Loss | None:
     Of the wait as much as the interval leaves possible. Nothing where less than half of what was
     saved is a wait by the trace: that is for `beside`.
     """
-    spent, removed = case.of(cause.name).candidate_s.sum(), case.removed(cause)
+    (before, spent), removed = case.of(cause.name).sum(), case.removed(cause)
     if removed is None:
-        return case.loss(cause, spent, spent)
+        return case.loss(cause, spent, spent, baseline_s=before)
     if _mostly_beside(case, removed.seconds):
         return None
     if removed.seconds:
-        return case.saved(cause, removed, spent, spent_s=spent)
-    return case.loss(cause, min(spent, removed.most), spent, effects=(removed.effect,))
+        return case.saved(cause, removed, spent, spent_s=spent, baseline_s=before)
+    known = {"baseline_s": before, "effects": (removed.effect,)}
+    return case.loss(cause, min(spent, removed.most), spent, **known)
 
 
 def beside(case: Case, cause: "Cause") -> Loss | None:

@@ -91,6 +91,11 @@ class Cause(Category):
     title: str | None = None
 
     @property
+    def is_in_full(self) -> bool:
+        """Whether all the time that the breakdown gives to it is lost, the baseline's too."""
+        return self.loss in (cause_times.in_full, cause_times.casts, cause_times.wait)
+
+    @property
     def brief(self) -> str:
         """Its name where room is scarce."""
         return self.title or re.split(r", | \(", self.label)[0]
@@ -115,7 +120,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="memory",
         label="memory-bound work (normalization, activations, pooling, sums)",
-        sentence="is memory-bound work that 16 bits did not halve",
+        sentence="is lost in memory-bound work that 16 bits did not halve",
         remedies=(
             XLA,
             Remedy(
@@ -399,7 +404,7 @@ ROWS: tuple[Category, ...] = (
     CutOut(
         name="slow layer",
         label="matrix work that is slower in 16 bits",
-        sentence="is what layers take longer in 16 bits",
+        sentence="is lost in layers that take longer in 16 bits",
         spent_on="operations that 16 bits do not make faster",
         remedies=(Remedy("float32 for these layers (float32_layers)"), Remedy("other shapes")),
         loss=cause_times.slower_layers,
@@ -407,7 +412,7 @@ ROWS: tuple[Category, ...] = (
     CutOut(
         name="slow operations",
         label="other work that is slower in 16 bits (activations, normalization, pooling)",
-        sentence="is activations, normalization and the like that take longer in 16 bits",
+        sentence="is lost in activations, normalization and the like that take longer in 16 bits",
         remedies=(
             Remedy("float32 for these layers (float32_layers)"),
             Remedy("an operation that is fast in 16 bits, such as GELU's approximation"),
@@ -420,7 +425,7 @@ ROWS: tuple[Category, ...] = (
     CutOut(
         name="bad kernel",
         label="matrix work far below the measured peak",
-        sentence="is matrix work at less than a tenth of what the measured peak allows",
+        sentence="is lost in matrix work at less than a tenth of what the measured peak allows",
         remedies=(
             Remedy("another batch size", ablations.BATCH),
             Remedy("other shapes: 3 channels padded to 4 or 8, more channels per group"),

@@ -18,7 +18,16 @@ from mptexp.diagnosis import ablations, breakdown, kernel_arithmetic, proposals,
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.cause_times import LEAST_SHARE, Case, Loss, left, within_the_step
 from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN
-from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, blocks, effect, together
+from mptexp.diagnosis.effects import (
+    NOTHING,
+    SPEEDUP,
+    Effect,
+    Records,
+    Said,
+    blocks,
+    effect,
+    together,
+)
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -27,12 +36,14 @@ from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.run import Run
 
 FEWEST_GROUPS = 3  # of traced steps, from which their spread is known
+MOST_STRETCHED = 1.5  # of a timed step: what the operations of a traced one may take
 ALIKE = 1.1  # times a ratio: what lies closer is told as one
 LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and how many
 # Tried where no trace asks for them, too: a sweep may hold them as axes of its matrix.
 ALWAYS = (ablations.INPUT, ablations.XLA_ON, ablations.XLA_OFF, ablations.STRICT)
 
 
+_ADVISED = [r.ablation for cause in CAUSES for r in cause.remedies if r.ablation]
 # Flags of a traced run for which its breakdown may not be that of the sweep's steps.
 DISTURBED = {store.CHANGED, "in parallel", "sweeps at once", "interference", "throttled"}
 DISTURBED |= {"interrupted"}
@@ -92,6 +103,16 @@ class Verdict:
     def blamed(self) -> list[Loss]:
         """The losses that are large enough to be named, for certain as far as that is known."""
         return [loss for loss in self.large if not loss.least < LEAST_CERTAIN]
+
+    @property
+    def main(self) -> Loss:
+        """The largest of those that are blamed; of a slower policy the one that it pays most for.
+
+        What both policies pay alike makes neither of them slower.
+        """
+        if not self.speedup.high < 1:
+            return self.blamed[0]
+        return max(self.blamed, key=lambda loss: loss.beyond_s)
 
     @property
     def large(self) -> list[Loss]:
@@ -223,6 +244,21 @@ class Verdict:
             and (effect.ablation.name not in cited or policy == self.pair.baseline.policy)
         ]
 
+    def speedup_without(self, loss: Loss) -> float:
+        """Baseline over candidate, were a loss's cause fixed; NaN where that is not known.
+
+        As an ablation measured it; else without the time that both steps give to what both pay, and
+        of other causes without what the candidate alone lost.
+        """
+        if loss.is_measured:
+            effect = loss.effects[0]
+            known = effect.speedup and effect.is_valid(SPEEDUP)
+            return effect.speedup.estimate if known else math.nan
+        base_s, step_s = self.pair.baseline_step_s(math.nan), self.pair.step_s - loss.seconds
+        if loss.cause.is_in_full:
+            base_s -= loss.baseline_s
+        return base_s / step_s if step_s > 0 else math.inf
+
     def projected(self, loss: Loss) -> float:
         """How much faster than it is the candidate's step would be, were a loss's cause fixed.
 
@@ -237,8 +273,31 @@ def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:
     records = known(directory, tables)
     said = Said(_beside_others(tables, records), tables.ends_by_runs, tables.parts)
     one = tables.ok.backend.nunique() <= 1
-    made = [replace(v, of_one_backend=one) for v in of_pairs(pairs(tables), records, said)]
+    chosen = _diagnosed(tables, records)
+    made = [replace(v, of_one_backend=one) for v in of_pairs(chosen, records, said)]
     return [v for v in made if v.candidate is not None or v.effects]
+
+
+def _diagnosed(tables: Tables, records: Records) -> list[Pair]:
+    """The pairs of a sweep; at a smaller batch size where steps were traced there alone."""
+    notebook = next(iter(records.values()), {}).get("notebook", "train")
+
+    def is_traced(pair: Pair) -> bool:
+        return all(run.run_id(notebook) in records for run in pair.traced)
+
+    made = {_but_for_the_batch(pair): pair for pair in pairs(tables)}
+    sizes = {r["parameters"]["batch_size"] for r in records.values() if r.get("profile")}
+    for size in sorted(sizes, reverse=True):
+        for pair in pairs(tables, tables.ok.run_id[tables.ok.batch_size == size]):
+            key = _but_for_the_batch(pair)
+            if key in made and is_traced(pair) and not is_traced(made[key]):
+                made[key] = pair
+    return [*made.values()]
+
+
+def _but_for_the_batch(pair: Pair) -> str:
+    """What identifies a pair, whose blocks and batch sizes may differ."""
+    return pair.candidate.model_copy(update={"batch_size": 1, "block": 0, "seed": 0}).run_id()
 
 
 def _beside_others(tables: Tables, records: Records) -> dict[str, str]:
@@ -345,8 +404,11 @@ def _differ(pair: Pair, traced: Sequence[Record | None], records: Records, noteb
 def _take_longer(pair: Pair, traced: Sequence[Record | None]) -> bool:
     """Whether the steps of a traced run took a time that a repeat of the sweep's may not take.
 
-    By its own clock, before any was traced: longer or shorter.
+    By its own clock, before any was traced: longer or shorter. Or whether tracing then made their
+    operations so much longer that nothing is known of those that were timed.
     """
+    if any(breakdown.stretched(record or {}) > MOST_STRETCHED for record in traced):
+        return True
     steps = (pair.baseline_step_s(math.nan), pair.step_s)
     timings = [(record or {}).get("timing") or {} for record in traced]
     return any(
@@ -357,17 +419,26 @@ def _take_longer(pair: Pair, traced: Sequence[Record | None]) -> bool:
 
 
 def _hurtful(verdict: Verdict, among: Iterable[Verdict]) -> frozenset[str]:
-    """The ablations that made the policy of a verdict's candidate slower, wherever measured."""
+    """The ablations that made the policy of a verdict's candidate slower, wherever measured.
+
+    Compiling the step does where not to compile it is a gain.
+    """
     of = _model(verdict.pair.candidate)
     effects = [e for other in among if _model(other.pair.candidate) == of for e in other.effects]
     gains = [(effect.ablation.name, effect.gains.get(of[-1])) for effect in effects]
-    return frozenset(name for name, gain in gains if gain and _hurts(gain))
+    inverse = {ablations.XLA_ON.name: ablations.XLA_OFF.name}
+    inverse |= {after: before for before, after in inverse.items()}
+    return frozenset(
+        name
+        for name in (ablation.name for ablation in _ADVISED)
+        if any(gain and own == name and _hurts(gain) for own, gain in gains)
+        or any(gain and own == inverse.get(name) and gain.low > 1 for own, gain in gains)
+    )
 
 
 def _without_result(pair: Pair, records: Records, notebook: str) -> frozenset[str]:
     """What is advised and, made to the candidate in the sweep, had no run that ended well."""
-    advised = [r.ablation for cause in CAUSES for r in cause.remedies if r.ablation]
-    changed = {ablation.name: ablation.variants(*pair.policies)[1] for ablation in advised}
+    changed = {ablation.name: ablation.variants(*pair.policies)[1] for ablation in _ADVISED}
 
     def ends(run: Run) -> set[str]:
         made = blocks(run, lambda one: records.get(one.run_id(notebook)))

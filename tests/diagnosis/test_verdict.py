@@ -348,3 +348,74 @@ def test_the_same_work_has_one_bound_which_no_measurement_exceeds():
     for name in ("why-imagenette-64px-cpu", WHY.root.name):
         exceeded = [v for v in published(name).verdicts if v.pair.candidate.jit == "off"]
         assert all(math.isnan(v.possible) for v in exceeded)
+
+
+SLOWER = Contrast(0.8, 0.79, 0.81, 5)  # the baseline takes 8 of 10 ms
+
+
+def test_what_both_policies_pay_makes_neither_slower():
+    # The lie: "1.20× slower, because 42 % of its step is host and launch overhead", as float32's.
+    host, casts = loss("host", 0.42, baseline_s=0.0042), loss("casts", 0.17, baseline_s=0.0)
+    found = made(host, casts)
+    assert found.main is host
+    found = replace(found, pair=replace(found.pair, speedup=SLOWER))
+    assert found.main is casts
+    assert found.speedup_without(host) == pytest.approx((8 - 4.2) / 5.8)
+    assert found.speedup_without(casts) == pytest.approx(8 / 8.3)
+    # As an ablation measured it, which took the cause from both.
+    both = Effect(ablations.XLA_OFF, {"mixed_float16": GAINED}, Contrast(0.83, 0.8, 0.86, 5))
+    measured = loss("compiled", 0.5, both, replaces=0.0)
+    assert found.speedup_without(measured) == 0.83
+
+
+GAINED = Contrast(2.0, 1.9, 2.1, 5)
+
+
+def test_what_a_larger_batch_does_not_share_out_is_no_cause():
+    # The lie: "because 60 % of its step is host and launch overhead", of which a doubled batch
+    # took nothing.
+    sweep = published("tf32-h200")
+    (found,) = [one for one in sweep.verdicts if one.traced]
+    policy = found.pair.candidate.policy
+    row = {"state": "host", "layer": "", "part": "", "op": "", "kernel": "", "count": 1.0}
+    candidate = json.loads(json.dumps(found.candidate))
+    waits_s = 1.5 * sum(one["seconds"] for one in candidate["profile"]["rows"])
+    candidate["profile"]["rows"].append(row | {"seconds": waits_s})
+    candidate["profile"]["rows"] = [
+        {k: v for k, v in one.items() if k != "groups"} for one in candidate["profile"]["rows"]
+    ]
+    for gain, share in ((Contrast(1.0, 0.99, 1.01, 3), 0.02), (Contrast(1.4, 1.3, 1.5, 3), 0.1)):
+        effect = Effect(ablations.BATCH, {policy: gain})
+        losses = verdict.losses(found.pair, found.baseline, candidate, [effect])
+        host = {one.cause.name: one.share for one in losses}["host"]
+        assert host <= 0.02 if share == 0.02 else host > share
+
+
+def test_a_compiler_hurts_where_its_absence_helps():
+    # The advice: "compile the step, not tried yet", where without it steps were half as long.
+    elsewhere = made_with("XLA off", "mixed_float16", GAINED)
+    assert "XLA on" in verdict._hurtful(made(), [elsewhere])
+    assert "XLA on" not in verdict._hurtful(made(), [made()])
+
+
+def test_operations_that_take_longer_than_the_step_are_not_the_steps():
+    # The lie: 48 % of a step of 35 ms, by kernels that took 68 ms where they were traced.
+    (found,) = [one for one in published("tf32-h200").verdicts if one.traced]
+    records = [found.baseline, json.loads(json.dumps(found.candidate))]
+    assert not verdict._take_longer(found.pair, records)
+    for row in records[1]["profile"]["rows"]:
+        row["seconds"] *= 2
+    assert verdict._take_longer(found.pair, records)
+
+
+def test_a_smaller_batch_that_was_traced_alone_is_shown(tmp_path):
+    # Made by `diagnose --only batch_size=32`, and never shown beside a batch of 128.
+    place = SweepDir(shutil.copytree(PROJECT / "reports/published/tf32-h200", tmp_path / "larger"))
+    before = measured_sweep.load(place).verdicts
+    for file in place.runs.glob("*/record.json"):
+        larger = json.loads(file.read_text())
+        larger["parameters"]["batch_size"] *= 2
+        larger["run_id"] = Run(**larger["parameters"]).run_id(larger["notebook"])
+        store.write_record(place.runs / larger["run_id"] / "record.json", larger)
+    after = measured_sweep.load(place).verdicts
+    assert [v.pair.candidate.run_id() for v in after] == [v.pair.candidate.run_id() for v in before]

@@ -11,7 +11,7 @@ import pandas as pd
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.ablations import XLA_OFF, XLA_ON
-from mptexp.diagnosis.cause_times import LEAST_SHARE
+from mptexp.diagnosis.cause_times import LEAST_SHARE, Loss
 from mptexp.diagnosis.verdict import ALIKE, Verdict
 from mptexp.host.terminal import visible
 from mptexp.records import schema
@@ -28,6 +28,7 @@ from mptexp.spec.backends import LABELS
 from mptexp.spec.run import defaults
 
 REMEDIES = 2  # named in what to do
+WORTH = 1.25  # times as fast: what a policy has to gain without a cause that is said to be why
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
 TWO_LINES = 121  # letters of a title on a screen of 1200 pixels
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
@@ -38,6 +39,7 @@ LONGEST_QUESTION = 110  # letters
 CLAUSE = re.compile(r": |, and (?=(?:do|does|is|what|how|which|at|in|why)\b)")
 # The last of several questions in one, where more followed it.
 LAST_ASKED = re.compile(r", (?=(?:do|does|is|what|how|which|why)\b)(?!.*, (?:do|does|is|what)\b)")
+USED = re.compile(r"\buse \*\*([^*]+)\*\*")  # the policies that an advice is to use
 COMPILED = "compiled"  # the cause: code that a compiler made slower
 LIMITS = "What limits it"  # opens the sentence of the causes
 
@@ -169,18 +171,18 @@ def _explained(sweep: MeasuredSweep, where: str) -> str:
     finding = sweep.subject.title
     titled = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
     about = [v for v in sweep.verdicts if any(_is_like(v, one) for one in titled)]
-    causes = {v.blamed[0].cause.name: v.blamed[0].cause for v in about if _is_explained(v)}
+    causes = {v.main.cause.name: v.main.cause for v in about if _is_explained(v)}
     if not where or len(causes) != 1 or not all(map(_is_explained, about)):
         return finding
-    # The title is of all settings of that ratio: a cause of some is left to the sentences.
-    policy, ratios = about[0].pair.candidate.policy, [v.speedup.estimate for v in about]
-    told = [bar.value for bar in sweep.subject.bars if bar.policy == policy]
-    if sum(any(_is_near(value, ratio) for ratio in ratios) for value in told) > len(about):
+    # The title is of all settings that gain nothing: a cause of some is left to the sentences.
+    policy, slower = about[0].pair.candidate.policy, about[0].speedup.high < 1
+    told = [bar for bar in sweep.subject.bars if bar.policy == policy]
+    if sum(bar.high < 1 if slower else not bar.low > 1 for bar in told) > len(about):
         return finding
-    shares, cause = [v.blamed[0].share for v in about], *causes.values()
+    blamed, cause = [v.main for v in about], *causes.values()
     # What the cause says too is said once.
     shorter = finding.replace(" (emulated)", "", 1) if cause.emulated else finding
-    whole = f"{shorter}, because {_span(min(shares), max(shares))} of its step is {cause.brief}"
+    whole = f"{shorter}, because {_taken(blamed)} {cause.brief}"
     return whole if len(whole.replace(where, "", 1)) <= TWO_LINES else finding
 
 
@@ -203,14 +205,32 @@ def _is_near(one: float, other: float) -> bool:
     return max(one, other) <= SAME * min(one, other)
 
 
+def _taken(blamed: Sequence[Loss]) -> str:
+    """`84 % of its step is`, or `is lost to`, where work that is not all lost holds the cause."""
+    shares = [loss.share for loss in blamed]
+    in_part = not all(loss.cause.is_in_full for loss in blamed)
+    return f"{_span(min(shares), max(shares))} of its step is{' lost to' * in_part}"
+
+
 def _is_explained(verdict: Verdict) -> bool:
-    """Whether one cause takes by far the most, and most of what the step is longer by."""
+    """Whether one cause takes by far the most, and the policy would do better without it."""
     if not verdict.blamed or not verdict.is_valid:
         return False
-    largest, *others = verdict.blamed
-    longer_s = verdict.pair.step_s * (1 - verdict.speedup.estimate)
-    alone = all(loss.share <= largest.share / 2 for loss in others)
-    return alone and 2 * largest.seconds >= longer_s
+    main = verdict.main
+    others = [loss.share for loss in verdict.blamed if loss is not main]
+    alone = all(not share > main.share / 2 for share in [verdict.unexplained, *others])
+    return alone and _is_why(verdict, main)
+
+
+def _is_why(verdict: Verdict, loss: Loss) -> bool:
+    """Whether without a cause the policy would really gain, or lose no more than half as much.
+
+    What both policies pay alike makes none of them slower, though a faster one gains less by it.
+    """
+    over, without = verdict.speedup, verdict.speedup_without(loss)
+    if over.high < 1:
+        return 1 / without - 1 <= (1 / over.estimate - 1) / 2
+    return without >= WORTH * max(1.0, over.estimate)
 
 
 def alone(sweep: MeasuredSweep) -> list[str]:
@@ -246,16 +266,18 @@ def _causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
         return _proven(verdicts) or (f"{LIMITS}: {clause}." if clause else "")
     trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
     sizes = trained.batch_size.nunique() > 1
+    # Those of models that were diagnosed name them; where one alone was, nothing else does.
+    models = trained.model.nunique() > 1 == len({v.pair.candidate.model for v in verdicts})
     rows = [
         (
             why.says(loss.cause, run.backend),
             loss.share,
-            _words(v, verdicts, sizes),
+            _words(v, verdicts, sizes, models),
             run.input_mode,
             run.policy,
         )
         for v in named
-        for loss, run in [(v.blamed[0], v.pair.candidate)]
+        for loss, run in [(v.main, v.pair.candidate)]
     ]
     columns = ["cause", "share", "settings", "mode", "policy"]
     table = (
@@ -275,19 +297,19 @@ def _causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     measured = Counter(trained.policy)
     whole = {policy: n for policy, n in of_policy.items() if n == measured[policy]}
     clauses, before = [], frozenset[str]()
-    pairs = [(v.pair.candidate.policy, _words(v, verdicts, sizes)) for v in verdicts]
+    pairs = [(v.pair.candidate.policy, _words(v, verdicts, sizes, models)) for v in verdicts]
     for row in table.sort_values(order, ascending=False).itertuples(name="Row"):
         step = " of the step" if row.policies == before else f" of {_step(row.policies)}"
         where = _where(row, pairs, whole)
         clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
         before = row.policies
     if len(named) == 1:  # room for what takes nearly as much
-        first, *others = named[0].blamed
-        further = [loss for loss in others if loss.share > first.share / 2][: SHOWN - 1]
+        first, all_of_it = named[0].main, named[0].blamed
+        further = [x for x in all_of_it if x is not first and x.share > first.share / 2]
         clauses[0] += "".join(
             f", {_span(loss.share, loss.share)} "
             f"{why.says(loss.cause, named[0].pair.candidate.backend)}"
-            for loss in further
+            for loss in further[: SHOWN - 1]
         )
     nothing, of_most = _nothing(verdicts), 2 * len(_clean(verdicts)) > len(verdicts)
     clauses = [nothing, *clauses] if of_most else [*clauses, nothing]
@@ -310,6 +332,9 @@ def _nothing(verdicts: Sequence[Verdict]) -> str:
     where = f"{wording.at(wording.verbatim(words))}, " if words else counted
     step = _step(policies) if len(all_policies) > 1 else "the step"
     none = f"{where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of {step}"
+    unknown = [v.unexplained for v in clean]
+    if max(unknown) >= LEAST_SHARE:
+        return f"{none}, and {_span(min(unknown), max(unknown))} of it is unexplained"
     if not all(v.as_layers > ALIKE for v in clean):
         return none
     peaks = {wording.factor(v.peak_ratio) for v in clean}
@@ -348,11 +373,17 @@ def _step(policies: Collection[str]) -> str:
     return f"**{next(iter(policies))}**'s step" if len(policies) == 1 else "the step"
 
 
-def _words(verdict: Verdict, among: Sequence[Verdict], sizes: bool) -> dict[str, None]:
-    """The settings of a pair, each in words, in order; its batch size where there are several."""
+def _words(
+    verdict: Verdict, among: Sequence[Verdict], sizes: bool, models: bool
+) -> dict[str, None]:
+    """The settings of a pair, each in words, in order.
+
+    Args:
+        sizes, models: whether its batch size and its model are to be among them.
+    """
     size = f"batch size {verdict.pair.candidate.batch_size}" * sizes
     named = why.setting(verdict, among).split(", ")
-    return dict.fromkeys(filter(None, [size, *named]))
+    return dict.fromkeys(filter(None, [size, *named, verdict.pair.candidate.model * models]))
 
 
 def _where(
@@ -389,21 +420,22 @@ def advice(sweep: MeasuredSweep) -> str:
     answer = sweep.subject
     proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
     open_ = not any(v.candidate for v in sweep.verdicts) and sweep.can_be_diagnosed
-    said = [answer.advice, _compiler(sweep.verdicts)]
+    said = [answer.advice, _compiler(sweep)]
     if answer.scale == "speed" and proven and answer.advice and open_:
         said[0] = f"{answer.advice.rstrip('.')}."
         diagnose = next_commands.command(sweep.tables, "diagnose")
         said.append(f"To see where the time goes, run {diagnose}.")
     elif not proven or any(bar.finding == "faster" for bar in answer.bars):
-        said.append(_remedies(sweep.verdicts))
+        said.append(_remedies(sweep))
     return " ".join(filter(None, said))
 
 
-def _compiler(verdicts: Sequence[Verdict]) -> str:
+def _compiler(sweep: MeasuredSweep) -> str:
     """`Leave XLA off (jit off): with it steps take 6.9 to 10.3 times as long.`, where proven.
 
-    Where it was shown to help elsewhere, with what it hurts: `Leave XLA off with model gpt ...`.
+    Where it may help elsewhere, with what it hurts: `Leave XLA off with model gpt ...`.
     """
+    verdicts = sweep.verdicts
     slower = [
         (gain.estimate, verdict)
         for verdict in verdicts
@@ -418,11 +450,12 @@ def _compiler(verdicts: Sequence[Verdict]) -> str:
     name = compiled_in_words(True, of[0].pair.candidate.backend).removeprefix("with ")
     factors = [factor for factor, _ in slower]
     ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(factors), max(factors)))
-    places = [why.setting(one, verdicts).removeprefix(f"with {name}") for one in of]
+    places = [_place(one, sweep).removeprefix(f"with {name}") for one in of]
     places = [place.removeprefix(", ") for place in places]
     if not all(places):  # what is slower is told apart by its policy alone
         places = [one.pair.candidate.policy for one in of]
-    where = f" with {wording.verbatim(' or '.join(dict.fromkeys(places)))}" * _helps(verdicts)
+    told = _helps(verdicts) or not _slower_wherever_compiled(sweep.tables.ok)
+    where = f" with {wording.verbatim(' or '.join(dict.fromkeys(places)))}" * told
     return (
         f"Leave {name} off{where} (jit off): with it steps take {' to '.join(ends)} times as long."
     )
@@ -441,27 +474,67 @@ def _helps(verdicts: Sequence[Verdict]) -> bool:
     return on or any(gain.high < 1 for name, gain in gains if name == XLA_OFF.name)
 
 
-def _remedies(verdicts: Sequence[Verdict]) -> str:
+def _slower_wherever_compiled(runs: pd.DataFrame) -> bool:
+    """Whether a compiler made steps longer wherever it was, on each device, model and batch size.
+
+    What a diagnosis alone tried is of one of them.
+    """
+    point = [*(name for name in POINT if name != "jit"), "policy"]
+    place = ["gpu_model", "model", "batch_size"]
+    runs = runs[runs.step_s.notna() & (runs.phase == "train")]
+    steps = runs.groupby([*point, "jit"], dropna=False).step_s.median().unstack("jit")
+    places = len(runs[place].drop_duplicates())
+    if not {True, False} <= {*steps.columns}:
+        return places <= 1
+    longer = (steps[True] / steps[False]).dropna()
+    tried = longer.reset_index()[place].drop_duplicates()
+    return bool((longer > ALIKE).all()) and len(tried) == places
+
+
+def _remedies(sweep: MeasuredSweep) -> str:
     """What to try first against the causes that take most of a step, each once, and where.
 
     Of emulation the answer says it, another policy, and of compiled code `_compiler`. Nobody trains
-    on one batch kept on the device.
+    on one batch kept on the device. Where a policy is to be used, of that one alone; and no policy
+    that the sweep itself has measured: what it brings stands in its own row.
     """
+    verdicts, policies = sweep.verdicts, {bar.policy for bar in sweep.subject.bars}
     real = [v for v in verdicts if v.candidate and v.pair.candidate.input_mode != RESIDENT]
     known = [v for v in real or verdicts if v.blamed and v.is_valid]
-    largest = [(v.blamed[0], v) for v in known]
+    advised = USED.findall(sweep.subject.advice)
+    known = [v for v in known if not advised or v.pair.candidate.policy in advised]
+    largest = [(v.main, v) for v in known]
     largest.sort(key=lambda pair: -pair[0].share)
     named: dict[str, str] = {}
     for loss, verdict in largest:
-        place = why.setting(verdict, verdicts) * (len(known) > 1)
+        own = sweep.tables.ok[sweep.tables.ok.policy == verdict.pair.candidate.policy]
+        settings = len(own[own.phase == "train"].drop_duplicates(POINT))
+        place = _place(verdict, sweep) * (len(known) > 1 or settings > 1)
         where = f" ({wording.verbatim(place)})" if place else ""
         # What was measured and is not shown to help is left to the table of causes.
-        open_ = [text for text, gain in verdict.remedies(loss) if gain is None or gain.low > 1]
+        open_ = [
+            text
+            for text, gain in verdict.remedies(loss)
+            if (gain is None or gain.low > 1) and text.partition(",")[0] not in policies
+        ]
         for text in open_[: loss.cause.name not in ("emulated", COMPILED)]:
             untried = ", not tried yet" * verdict.is_untried(text)
             named.setdefault(text, f"{where}: {text}{untried}")
     first = list(named.values())[:REMEDIES]
     return f"To go faster{';'.join(first)}." if first else ""
+
+
+def _place(verdict: Verdict, sweep: MeasuredSweep) -> str:
+    """What tells a diagnosed pair from the others, and from what was measured and not diagnosed."""
+    run, runs = verdict.pair.candidate, sweep.tables.ok
+    told = why.setting(verdict, sweep.verdicts)
+    named = {column: getattr(run, column) for column in ("model", "batch_size", "gpu_model")}
+    more = [
+        in_words(name, value)
+        for name, value in named.items()
+        if runs[name].nunique() > 1 and in_words(name, value) not in told.split(", ")
+    ]
+    return ", ".join(filter(None, [told, *more]))
 
 
 def conditions(tables: Tables) -> list[str]:

@@ -41,8 +41,8 @@ def test_the_sentence_ranks_causes_with_their_proof():
         "Why: **mixed_float16** at batch size 128 is 1.08× faster than float32 [1.06, 1.10], "
         "where its layers alone would at best be about 2.9× faster: 61 % of the step (6.1 ms) "
         "waits for input (with the batch on the device it is 2.40× faster than float32 with the "
-        "batch on the device [2.30, 2.50]); then 14 % (1.4 ms) is memory-bound work that 16 bits "
-        "did not halve."
+        "batch on the device [2.30, 2.50]); then 14 % (1.4 ms) is lost in memory-bound work that "
+        "16 bits did not halve."
     )
 
 

@@ -14,6 +14,7 @@ from support import PROJECT
 from verdicts import loss
 from verdicts import verdict as made
 
+from mptexp.analysis.contrast import Contrast
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured_sweep
@@ -195,7 +196,7 @@ def test_of_the_one_pair_that_was_diagnosed_what_takes_nearly_as_much_is_said_to
     shares = re.findall(r"(\d+) %", first_screen_html.causes(sweep.verdicts, sweep.tables.ok))
     assert shares == ["18", "17", "14"]
     assert first_screen_html.advice(sweep).endswith(
-        "To go faster: compile the step (jit on), not tried yet."
+        "To go faster (one batch kept on the device): compile the step (jit on), not tried yet."
     )
 
 
@@ -228,7 +229,8 @@ def test_of_several_policies_each_cause_is_of_the_step_of_its_own():
     said = first_screen_html.causes(sweep.verdicts, sweep.tables.ok)
     assert re.fullmatch(
         r"What limits it: \d+ % of \*\*float8\*\*'s step is the extra cost of [^;]+; "
-        r"\d+ % of \*\*mixed_bfloat16\*\*'s step is memory-bound work that 16 bits did not halve\.",
+        r"\d+ % of \*\*mixed_bfloat16\*\*'s step is lost in memory-bound work that 16 bits did not "
+        r"halve\.",
         said,
     )
 
@@ -255,7 +257,7 @@ def test_a_title_of_no_gain_says_why_where_one_cause_is_proven():
     # The puzzle: pages that ask why, titled by how much.
     assert first_screen_html.title(published("why-cpu")) == (
         "mixed_float16 trains 6.64× slower than float32 without XLA, because "
-        "84 % of its step is emulation"
+        "84 % of its step is lost to emulation"
     )
     # Of three causes that take nearly as much none is the reason; nor of a gain.
     for name in ("tf32-h200", "why-imagenette-64px-cpu", "sign-language-100px-cpu"):
@@ -322,7 +324,9 @@ def test_advice_names_where_a_gain_is_not_shown_if_that_is_rarer():
     # The puzzle: one setting of the five that gain was advised, of eight.
     said = first_screen_html.advice(published("imagenette-64px-cpu"))
     assert said.startswith("on this CPU, use **mixed_bfloat16**")
-    assert said.count("batch size 32") == 2
+    assert said.count("batch size 32") == 3
+    # Nor was the compiler tried at the other batch sizes.
+    assert "Leave XLA off with batch size 32 (jit off)" in said
     assert "Not shown to be faster at batch size 32 (without XLA, prefetched input) or" in said
 
 
@@ -504,3 +508,46 @@ def test_that_a_policy_learned_nothing_is_no_fault_where_float32_did(tmp_path):
     assert "not trained" not in first_screen_html.html(sweep)
     assert first_screen_html.findings(sweep) == ()  # it stays with the details
     assert any("accuracy is lower" in text for text in first_screen_html.sentences(sweep))
+
+
+def test_a_title_says_because_only_of_what_makes_the_difference():
+    # The lies: "slower, because 50 % of its step is wait for input", of which float32 waits longer;
+    # "not shown to train faster, because 12 % of its step is optimizer".
+    waits = loss("input", 0.5, baseline_s=0.006)
+    found = made(waits)
+    slower = replace(found, pair=replace(found.pair, speedup=Contrast(0.85, 0.84, 0.86, 5)))
+    assert not first_screen_html._is_explained(slower)
+    alone = replace(slower, losses=[loss("input", 0.5, baseline_s=0.0)])
+    assert first_screen_html._is_explained(alone)
+    assert not first_screen_html._is_explained(replace(alone, unexplained=0.3))
+    equal = replace(found, pair=replace(found.pair, speedup=Contrast(1.0, 0.99, 1.01, 5)))
+    assert not first_screen_html._is_explained(
+        replace(equal, losses=[loss("optimizer", 0.12, baseline_s=0.0012)])
+    )
+    # Without the wait the policy would be 1.67 times as fast.
+    assert first_screen_html._is_explained(
+        replace(equal, losses=[loss("input", 0.7, baseline_s=0.005)])
+    )
+
+
+def test_what_is_unexplained_is_said_where_no_cause_is():
+    # "No known cause takes more than 10 % of the step", of which 80 % has no name.
+    clean = published("why-imagenette-64px-cpu").verdicts[0]
+    unknown = replace(clean, unexplained=0.8, as_layers=math.nan)
+    assert first_screen_html._nothing([unknown]).endswith(", and 80 % of it is unexplained")
+    assert "unexplained" not in first_screen_html._nothing([clean])
+
+
+def test_what_goes_faster_is_of_the_policy_that_is_to_be_used(tmp_path):
+    # The advice: "use mixed_bfloat16. To go faster: float32 for these layers", of mixed_float16's.
+    sweep = published("why-imagenette-64px-cpu")
+    assert first_screen_html.USED.findall(sweep.subject.advice) == ["mixed_bfloat16"]
+    scaled = made(loss("loss scaling", 0.2))
+    for policy, advised in (("mixed_float16", False), ("mixed_bfloat16", True)):
+        run = scaled.pair.candidate.model_copy(update={"policy": policy})
+        of = replace(scaled, pair=replace(scaled.pair, candidate=run))
+        chosen = MeasuredSweep(sweep.directory, sweep.tables)
+        chosen.__dict__["verdicts"] = [of]
+        said = first_screen_html._remedies(chosen)
+        # Nor is a policy advised that the sweep has measured.
+        assert said == "To go faster: a fixed loss_scale, which costs less." * advised
