@@ -10,6 +10,7 @@ from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
+from mptexp.records.interference import GPU_USED
 
 COMPARED = ["baseline", "candidate", "ratio", "low", "high", "blocks"]
 # Flags of a run of which it is doubtful whether its batch fits, alone on its device.
@@ -31,8 +32,10 @@ def is_relied_on(tables: Tables) -> bool:
     tried = tables.attempts
     ended = [(validity.together(validity.of_record(r)), r["status"]) for r in tables.records]
     ended += zip(tried.get("flags", ()), tried.get("status", ()), strict=True)
-    doubtful = any(doubts(*one) for one in ended) or _elsewhere(tables.records)
-    return not doubtful and not _searched_on_several(tried)
+    marked = [*tables.results.marks, *tried.get("marks", ())]
+    doubtful = any(doubts(*one) for one in ended) or any(GPU_USED in marks for marks in marked)
+    searched_elsewhere = _searched_on_several(tried) or any(tried.get("other", ()))
+    return not (doubtful or _elsewhere(tables.records) or searched_elsewhere)
 
 
 def _searched_on_several(tried: pd.DataFrame) -> bool:

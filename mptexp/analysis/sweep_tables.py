@@ -13,8 +13,8 @@ from mptexp.analysis.points import POINT
 from mptexp.records import consistency, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table, results_table, untimed
-from mptexp.spec import yaml_documents
-from mptexp.spec.grid import REPORT_KEYS
+from mptexp.spec import strict_model, yaml_documents
+from mptexp.spec.grid import REPORT_KEYS, Sweep
 
 RAW = ("windows", "samples")
 P = ParamSpec("P")
@@ -202,8 +202,8 @@ def _superseded(sweep: str, records: Sequence[dict], earlier: Sequence[dict]) ->
 def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
     """The attempts to find the largest batch, their settings named as the sweep's runs' are.
 
-    Of each is told, however it ended, what its own record shows not to be valid, and by `boot` on
-    which machine it was made.
+    Of each is told, however it ended, what its own record shows not to be valid, by `boot` on which
+    machine it was made, and by `other` whether with another model or memory than the runs.
     """
     tried, _ = store.read_records(directory.search)
     for record in tried:
@@ -213,15 +213,48 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
     flags = {record["run_id"]: validity.together(validity.of_record(record)) for record in tried}
     table = results_table(tried, directory.name, beside=records)
     boots = {record["run_id"]: record.get("boot", "") for record in tried}
+    known = [_tried_with(record) for record in records if record["status"] == "ok"]
+    other = {record["run_id"]: _is_other(_tried_with(record), known) for record in tried}
     ids = table.run_id
-    return table.assign(flags=ids.map(flags).astype(object), boot=ids.map(boots).astype(object))
+    return table.assign(
+        flags=ids.map(flags).astype(object),
+        boot=ids.map(boots).astype(object),
+        other=ids.map(other).astype(bool),
+    )
+
+
+def _tried_with(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides whether a batch fits, as far as a record tells: the model, the memory."""
+    own, identity = record.get("environment") or {}, record.get("identity") or {}
+    point = ("gpu_model", "model", "policy")
+    told = {name: identity.get(name) for name in ("model_source", "network")}
+    memory = own.get("device_memory_bytes") or own.get("memory_bytes")
+    room = round(memory / 2**30) if memory else None
+    return {name: record["parameters"][name] for name in point} | told | {"memory": room}
+
+
+def _is_other(attempt: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether no run of an attempt's point agrees with it in what both tell."""
+    point = ("gpu_model", "model", "policy")
+    beside = [run for run in runs if all(run[name] == attempt[name] for name in point)]
+    return bool(beside) and not any(
+        all(None in (value, attempt[name]) or value == attempt[name] for name, value in run.items())
+        for run in beside
+    )
 
 
 def options(directory: SweepDir) -> Options:
-    """The report's options in the directory's params file; the defaults where it has none."""
+    """The report's options in the directory's params file; the defaults where it has none.
+
+    And where it has a value that is not allowed: why, `completeness` says of the whole file.
+    """
     known = yaml_documents.content(directory.params_text)
-    known = known if isinstance(known, dict) else {}
-    return Options(**{name: known[name] for name in REPORT_KEYS if known.get(name)})
+    given = {name: known[name] for name in REPORT_KEYS if isinstance(known, dict) and name in known}
+    return Options(**{name: value for name, value in given.items() if _is_allowed(name, value)})
+
+
+def _is_allowed(name: str, value: Any) -> bool:
+    return bool(value) and strict_model.fault(Sweep, name, value) is None
 
 
 def device_samples(directory: SweepDir, tables: Tables) -> pd.DataFrame:

@@ -143,8 +143,9 @@ FLAGS = {
         ),
         Flag(
             "throttled",
-            "the device lowered its clocks",
-            f"cool it or limit its power, and {REPAIR} measures the block again",
+            "the device lowered its clocks, or a processor limit held it up",
+            f"by its reasons in the record: cool it, lock its clocks lower, or raise the "
+            f"container's processor limit; {REPAIR} then measures the block again",
         ),
         Flag(
             "repeats apart",
@@ -175,8 +176,9 @@ FLAGS = {
         ),
         Flag(
             "unequal steps",
-            "a script's steps are so unequal that their median leaves out what many of them take",
-            "time what recurs as one step, such as an update with all of its batches",
+            "steps are so unequal that their median leaves out what many of them take",
+            "end other programs and look at what recurs; in a script of one's own time that as one "
+            "step, such as an update with all of its batches",
             curable=False,
         ),
         Flag(

@@ -76,6 +76,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
             *effective_arithmetic.flags(outcome.run, outcome.effective),
             *interference.marks(outcome.sensors),
             *timed_windows.shortened(1, thinned),
+            *_unequal(outcome),
             *outcome.notes,
         ],
         "readings": _sensors(outcome),
@@ -112,6 +113,11 @@ def _flags(outcome: Outcome) -> list[str]:
     }
     told = [text for text, holds in cases.items() if holds]
     return told + environment.without_onednn(run.backend, outcome.card)
+
+
+def _unequal(outcome: Outcome) -> list[str]:
+    """Rates, and what energy and cost are formed with, are of the median step."""
+    return timed_windows.unequal(outcome.windows) if outcome.windows else []
 
 
 def _sensors(outcome: Outcome) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 import pytest
-from builders import CARD, record, tables
+from builders import CARD, record, tables, written_sweep
 
 from mptexp.analysis import sweep_tables
 from mptexp.analysis.sweep_tables import Options
@@ -77,3 +77,33 @@ def test_a_gpus_utilization_is_not_that_of_the_processor(tmp_path):
     assert sampled(SweepDir(tmp_path), samples, "gpu").empty
     told = [one | {"utilization": 0.9} for one in samples]
     assert sampled(SweepDir(tmp_path), told, "gpu").utilization_frac.tolist() == [0.9] * 3
+
+
+def test_a_search_with_another_model_or_memory_is_known(tmp_path):
+    # The lie: "The largest batch is 64 (not 72)", of a network that was edited after the search.
+    place = written_sweep(tmp_path, "A100", 1.0, runs=1)
+    (record, *_), _ = store.read_records(place)
+
+    def others():
+        return sweep_tables.load(place).attempts.other.tolist()
+
+    for change, other in (
+        ({}, False),
+        ({"identity": record["identity"] | {"model_source": "edited"}}, True),
+        ({"environment": record["environment"] | {"device_memory_bytes": 2**33}}, True),
+        ({"environment": {}, "identity": {}}, False),  # of an attempt that left none
+    ):
+        store.write_record(place.search.runs / record["run_id"] / "record.json", record | change)
+        assert others() == [other]
+
+
+def test_an_option_that_is_not_allowed_is_none(tmp_path):
+    # Once no report at all: a TypeError, in the middle of a table of costs.
+    place = written_sweep(tmp_path, "A100", 1.0, runs=1)
+    for text in ("price_per_hour: x", "price_per_hour: -3", "equivalence_margin: [1]"):
+        place.params.write_text(f"matrix: {{policy: [float32]}}\n{text}\n")
+        tables = sweep_tables.load(place)
+        assert tables.options == sweep_tables.Options()
+        assert text.partition(":")[0] in tables.asked.unknown
+    place.params.write_text("matrix: {policy: [float32]}\nprice_per_hour: 2.5\n")
+    assert sweep_tables.load(place).options.price_per_hour == 2.5

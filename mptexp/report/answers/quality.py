@@ -321,15 +321,14 @@ def largest_batches(tables: Tables) -> pd.DataFrame:
     tried, columns = tables.attempts, ["fits", "fails"]
     if tried.empty or not _one_network(tables) or not memory.is_relied_on(tables):
         return pd.DataFrame(columns=columns, dtype=int)
-    ran = tables.results[tables.results.status.isin(FITTED)]
-    fitted = pd.concat([ran, tried[tried.status.isin(FITTED)]])
-    # A short attempt fitted at which every whole run was out of memory.
+    every = pd.concat([tables.results, tried])
+    # One that has no memory at times, or in whole runs alone, does not fit.
     named = ["policy", "batch_size"]
-    out = tables.results[tables.results.status == "oom"]
-    bad = pd.MultiIndex.from_frame(out[named]).difference(pd.MultiIndex.from_frame(ran[named]))
-    fitted = fitted[~pd.MultiIndex.from_frame(fitted[named]).isin(bad)]
-    sizes = fitted.groupby("policy", sort=False).batch_size.max()
-    lost = tried[(tried.status == "oom") & (tried.batch_size > tried.policy.map(sizes))]
+    lost = every[every.status == "oom"]
+    ran_out = pd.MultiIndex.from_frame(every[named]).isin(pd.MultiIndex.from_frame(lost[named]))
+    sizes = every[every.status.isin(FITTED) & ~ran_out].groupby("policy", sort=False).batch_size
+    sizes = sizes.max()
+    lost = lost[lost.batch_size > lost.policy.map(sizes)]
     fails = lost.groupby("policy").batch_size.min()
     return pd.concat([sizes, fails], axis=1, join="inner", keys=columns).astype(int)
 

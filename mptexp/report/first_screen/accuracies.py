@@ -197,7 +197,10 @@ def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
 
 def retry(tables: Tables) -> str:
     """What would compare policies of which some did not end well."""
-    runs = pd.concat([tables.results, tables.attempts])  # those to find the largest batch
+    runs, tried = tables.results, tables.attempts  # those to find the largest batch
+    if len(tried):  # one of them always ends without memory: not of what ended otherwise
+        other = set(runs.policy) - set(runs.policy[runs.status == "oom"])
+        runs = pd.concat([runs, tried[~tried.policy.isin(other)]])
     again = "" if runs.status.isin(FINAL).all() else AGAIN
     sizes = runs.batch_size[runs.status == "oom"]
     if len(sizes):

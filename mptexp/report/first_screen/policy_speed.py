@@ -104,7 +104,7 @@ def _largest(tables: Tables) -> str:
     each = [quality.between(*row) for row in sizes.itertuples(index=False)]
     where = quality.room(tables)
     if len(set(each)) == 1 and not each[0].startswith("between"):
-        return f"Equally large batches fit{where} with {listed([*sizes.index])}: {each[0]}; "
+        return f"The largest batch{where} is {each[0]} with {listed([*sizes.index])} alike; "
     named = listed([f"{size} with {p}" for p, size in zip(sizes.index, each, strict=True)])
     return f"The largest batch{where} is {named}; "
 

@@ -8,6 +8,7 @@ from builders import diverged, published, record, tables, three
 
 from mptexp.analysis import memory
 from mptexp.analysis.sweep_tables import Options
+from mptexp.records.interference import GPU_USED
 from mptexp.report.answers import findings, quality
 from mptexp.report.first_screen import question
 from mptexp.report.tables import text_tables
@@ -42,7 +43,7 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     assert fits in said
     title = question.of(replace(made, attempts=tried)).title
     assert title.startswith(
-        "Equally large batches fit with float32 and mixed_float16: 32 (not 36); "
+        "The largest batch is 32 (not 36) with float32 and mixed_float16 alike; "
     )
     tried.loc[1, "batch_size"] = 96
     # The lie: "the largest batch is 32 (not 96)", of a search that was stopped.
@@ -57,6 +58,14 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     out = mixed.assign(batch_size=88, status="oom", run_id="out")
     whole = replace(further, results=pd.concat([made.results, out]))
     assert quality.largest_batches(whole).fits.to_dict() == {"float32": 32, "mixed_float16": 32}
+    # The lie: "equally large batches fit", of one that one of three whole runs survived.
+    once = replace(further, results=pd.concat([whole.results, mixed.assign(batch_size=88)]))
+    assert quality.largest_batches(once).fits.to_dict() == {"float32": 32, "mixed_float16": 32}
+    # Nor is a search relied on that was made beside others on the GPU, or with another model.
+    assert memory.is_relied_on(further)
+    for change in ({"marks": f"a tree; {GPU_USED}"}, {"other": True}):
+        doubtful = replace(further, attempts=further.attempts.assign(**change))
+        assert quality.largest_batches(doubtful).empty
     # The lie: "384 (not 320)".
     below = pd.concat([further.attempts, attempts(made, ("mixed_float16", 64, "oom"))])
     sizes = quality.largest_batches(replace(made, attempts=below.reset_index(drop=True)))

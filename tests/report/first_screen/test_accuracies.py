@@ -159,6 +159,9 @@ def test_a_smaller_batch_is_no_cure_of_what_failed_otherwise():
     assert accuracies.retry(lost) == accuracies.SMALLER
     tried = pd.DataFrame({"status": ["oom"] * 2, "policy": "float32", "batch_size": [2, 1]})
     assert accuracies.retry(replace(lost, attempts=tried)) == accuracies.MEMORY
+    # The advice: a smaller batch, where all of float32 diverged, after a search for the largest.
+    bad = tables([diverged(record("float32")), record("mixed_float16")])
+    assert accuracies.retry(replace(bad, attempts=tried)) == accuracies.RETRY
 
 
 def test_where_all_runs_diverged_the_title_says_so():
