@@ -72,7 +72,7 @@ question
 
 # %%
 runs = mptexp.run(question, out=out)
-runs[["policy", "block", "status", "step_s", "images_per_s", "val_accuracy", "error"]]
+runs[["policy", "block", "status", "step_s", "images_per_s", "val_accuracy", "flags", "error"]]
 
 # %% [markdown]
 # Steps are timed by a clock that waits for the device; compilation and warm-up are left out. The
@@ -95,7 +95,8 @@ runs.speedups[columns].round(2)
 
 # %% alt="Milliseconds per step by block, a line per policy"
 times = runs.pivot_table(index="block", columns="policy", values="step_s") * 1e3
-axis = times.plot(style="o-", xticks=times.index, ylim=(0, None), ylabel="ms per step")
+if times.size:  # the column flags says why runs have no time
+    times.plot(style="o-", xticks=times.index, ylim=(0, None), ylabel="ms per step")
 
 # %% [markdown]
 # The same as sentences, as a report opens:
@@ -147,5 +148,5 @@ from mptexp.spec import params
 print(params.text(question))
 
 # %% [markdown]
-# Saved as `mine.yaml`, more axes are a line each (`batch_size: [32, 64, 128]`), and
-# `mptexp run mine.yaml` in a terminal makes a report of it.
+# Saved as `mine.yaml` beside `mine.py`, more axes are a line each (`batch_size: [32, 64, 128]`),
+# and `mptexp run mine.yaml` in a terminal, in that folder, makes a report of it there.

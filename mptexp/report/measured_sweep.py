@@ -17,7 +17,7 @@ from mptexp.records.schema import is_of_timer
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.first_screen import question
 from mptexp.report.first_screen.subject import Subject
-from mptexp.spec import params
+from mptexp.spec import given_paths, params
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def load(directory: SweepDir | str | os.PathLike[str]) -> MeasuredSweep:
     Raises:
         ParamsError: where the directory holds no record that can be read.
     """
-    place = directory if isinstance(directory, SweepDir) else SweepDir(Path(directory))
+    given = isinstance(directory, SweepDir)
+    place = directory if given else SweepDir(given_paths.resolved(directory))
     if known := _handed.get(Path(os.path.realpath(place.root))):
         return known
     tables = sweep_tables.load(place)

@@ -14,15 +14,17 @@ WITHIN = ("runs", "0" * 12, ".record.json.0000000")  # the longest that a sweep'
 def resolved(path: Any) -> Path:
     """Returns a path that begins in the working folder, or in the one above it; of ~ the home.
 
-    JupyterLab starts a Jupyter kernel in the folder of its notebook.
+    The one in which there is such a path, else in which there is a folder for it. JupyterLab starts
+    a Jupyter kernel in the folder of its notebook.
 
     Raises:
         ParamsError: where it is no path, or one that no file system takes.
     """
     wanted = Path(os.path.expanduser(_text(path)))
-    first = Path(*wanted.parts[:1])
-    above = not first.exists() and (Path("..") / first).exists()
-    return Path("..") / wanted if above else wanted
+    for part in (wanted, Path(*wanted.parts[:1])):  # what is still to be made begins where it may
+        if part.exists() or (Path("..") / part).exists():
+            return wanted if part.exists() else Path("..") / wanted
+    return wanted
 
 
 def _text(path: Any) -> str:

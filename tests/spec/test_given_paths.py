@@ -15,6 +15,9 @@ def test_a_path_begins_here_or_in_the_folder_above_or_at_home(tmp_path, monkeypa
     assert resolved("reports/mine") == Path("../reports/mine")
     (tmp_path / "notebooks/reports").mkdir()
     assert resolved(Path("reports/mine")) == Path("reports/mine")
+    # The fault: once anything was made there, what is published was "no such directory".
+    (tmp_path / "reports/published").mkdir()
+    assert resolved("reports/published") == Path("../reports/published")
     assert resolved("~/mine") == tmp_path / "home/mine"
     assert resolved("new") == Path("new")
 

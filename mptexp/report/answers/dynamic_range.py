@@ -53,7 +53,16 @@ def answer(measured: DynamicRange, tried: Tried | None = None) -> list[str]:
     advised = range_advice.advise(measured, tried)
     why = [*reasons(advised), *_rests_on(measured)]
     more = [] if _failed(advised) else sentences(measured)
-    return [f"Use policy {choice(advised)}.", *why, *more, *left_open(advised)]
+    return [_first(advised), *why, *more, *left_open(advised)]
+
+
+def _first(advised: Advice) -> str:
+    """The advice; of a policy that nobody timed no more than that its numbers fit."""
+    if advised.policy == "float32":
+        return "Use policy float32."
+    learned = advised.tried is None or advised.tried.fails or advised.tried.learned
+    far = "" if learned else " so far, while float32 has learned nothing yet"
+    return f"The numbers allow policy {choice(advised)}{far}; its speed was not measured."
 
 
 def left_open(advised: Advice) -> list[str]:

@@ -33,7 +33,10 @@ def of(tables: Tables) -> Iterator[Subject]:
         pairs = zip(choices, names, strict=True)
         what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
     title = _of_range(advised, whose, what)
-    yield Subject(title, said, advice=f"use policy {what}.", figure="exponents")
+    advice = f"use policy {what}."
+    if any(one.policy != "float32" for one in advised):
+        advice = f"measure what it brings: `mptexp run`, with policy {what}."
+    yield Subject(title, said, advice=advice, figure="exponents")
 
 
 def _of_range(advised: Sequence[Advice], whose: str, what: str) -> str:

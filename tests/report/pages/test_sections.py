@@ -108,4 +108,5 @@ def test_what_loss_scales_were_measured_to_do_replaces_what_range_advises(shown)
     said = "\n".join(one.data for one in shown if hasattr(one, "data"))
     assert "**mixed_float16** trains as float32 does with loss scales of 1024 and 2¹⁵" in said
     assert "Use policy" not in said
+    assert "The numbers allow" not in said
     assert "In mixed_float16 no fixed loss scale" not in said
