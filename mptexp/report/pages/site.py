@@ -39,6 +39,7 @@ from mptexp.report import measured_sweep
 from mptexp.report.answers import caveats, published_claims, repetitions
 from mptexp.report.figures import output
 from mptexp.report.first_screen.subject import device
+from mptexp.report.measured_sweep import MeasuredSweep
 from mptexp.report.pages import first_screen_html, page, rendering
 from mptexp.report.text import wording
 
@@ -132,8 +133,11 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
             except OSError:
                 raise
             except Exception as error:  # what is wrong with one report costs no other its page
+                entry = _earlier(target)
                 why = f"no report was made ({type(error).__name__}: {error})"
-                faults.append(f"{place.root}: {why}; not published")
+                now = "not published" if entry is None else "the site's earlier report stays"
+                faults.append(f"{place.root}: {why}; {now}")
+                entries += filter(None, [entry])
                 continue
             _note(proof, target, entry)
         entries.append(entry)
@@ -428,7 +432,6 @@ def _faults(part: SweepDir) -> list[str]:
 def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]) -> Entry:
     """Makes the report and the image of its link; returns what the index says of it."""
     sweep = measured_sweep.load(place)
-    tables = sweep.tables
     link = quote(place.name)
     shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}
     first = first_screen_html.figure(sweep)
@@ -437,10 +440,24 @@ def _report(place: SweepDir, notebook: Path, address: str, beside: Sequence[str]
         shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
     others = [(f"../{quote(name)}/index.html", visible(name)) for name in beside]
     page.build(sweep, notebook, shared, ("../index.html", "All reports"), others)
+    return _entry(sweep)
+
+
+def _earlier(target: SweepDir) -> Entry | None:
+    """What the index says of a report that an earlier call made; None where there is none."""
+    if not (_is_ours(target) and target.index.is_file()):
+        return None
+    return _entry(measured_sweep.load(target))
+
+
+def _entry(sweep: MeasuredSweep) -> Entry:
+    """What the index says of a report."""
+    place, tables = sweep.directory, sweep.tables
+    first = first_screen_html.figure(sweep)
     moments = [r["ended_at"] for r in tables.records if r.get("ended_at")]
     return Entry(
         name=visible(place.name),
-        link=link,
+        link=quote(place.name),
         title=first_screen_html.title(sweep),
         question=visible(sweep.question),
         answer=Markup(first_screen_html.first_html(sweep)),

@@ -288,6 +288,19 @@ def test_a_sweep_of_which_no_report_can_be_made_is_named_and_the_others_are_publ
 
 
 @pytest.mark.kernel
+def test_a_report_that_cannot_be_made_again_costs_none_that_was_there(counting, tmp_path):
+    # The loss: a faulty notebook, "not published", and the site's only copies were gone.
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    store.write_record(place.record(record()["run_id"]), record())
+    publish.publish([place.root], site, counting[0])
+    before = contents(site)
+    counting[0].write_text(COUNTS.format(log=counting[1]) + "raise ImportError\n")
+    (fault,) = publish.publish([place.root], site, counting[0])
+    assert fault.endswith("; the site's earlier report stays")
+    assert contents(site) == before
+
+
+@pytest.mark.kernel
 def test_what_lies_in_a_site_and_was_not_published_there_stays(counting, tmp_path):
     place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
     store.write_record(place.record(record()["run_id"]), record())
