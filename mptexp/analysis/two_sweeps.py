@@ -1,7 +1,7 @@
 """Two sweeps, or several sessions of each, side by side: points joined, and what else differs."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,8 @@ def load(a: Sequence[SweepDir], b: Sequence[SweepDir]) -> tuple[Tables, Tables]:
     """Both sides, with settings named so that they differ between the two as well.
 
     Args:
-        a: the sessions of one side: directories of one sweep, each measured at another time.
+        a: the sessions of one side: directories of one sweep, each measured at another time; those
+            that hold runs of one call are one session.
         b: those of the other.
 
     Returns:
@@ -110,12 +111,27 @@ def _tables(
         for session, (place, (records, *_)) in enumerate(zip(places, read, strict=True))
     ]
     results = pd.concat(frames, ignore_index=True)
+    results["session"] = results.session.map(_sessions([records for records, *_ in read]))
     ratios, history = speedups.at_same_batch(frames[0]), history_table(own)
     damaged, changed = ([text for part in read for text in part[k]] for k in (1, 2))
     prices = {each.price_per_hour for each in options}
     price = prices.pop() if len(prices) == 1 else None
     settings = replace(options[0], price_per_hour=price)
     return Tables(results, history, ratios, own, damaged, settings, changed=changed)
+
+
+def _sessions(sides: Sequence[Sequence[Mapping[str, Any]]]) -> dict[int, int]:
+    """By the number of a directory that of the first with runs of the same call, or its own.
+
+    However a call's runs are spread over directories, they are of one day.
+    """
+    first: dict[tuple[str, str], int] = {}
+    found: dict[int, int] = {}
+    for number, records in enumerate(sides):
+        calls = {(str(r.get("boot")), r["invocation"]) for r in records if r.get("invocation")}
+        found[number] = min([first[call] for call in calls & first.keys()], default=number)
+        first |= dict.fromkeys(calls, found[number])
+    return found
 
 
 @dataclass(frozen=True)
@@ -364,30 +380,59 @@ def apart_in_time(a: Tables, b: Tables) -> bool:
 
 
 def differences(a: Tables, b: Tables) -> pd.DataFrame:
-    """What differs between environments and identities: columns what, a, b; values as text.
+    """What differs between environments, identities and marks: columns what, a, b; values as text.
 
-    A sweep whose runs differ among themselves shows all their values; one without identities says
-    that they are not recorded.
+    A sweep whose runs differ among themselves shows all their values, and those of a point where
+    both sweeps have the same, each at other points; one without identities says that they are not
+    recorded.
     """
+    both = set.intersection(*({r["run_id"] for r in side.records} for side in (a, b)))
+    # Weights and order follow from the seed: only of runs that both sides have.
     cards = [
-        [_flat(r["environment"]) for r in side.records if "environment" in r]
-        + [_flat(_own(r)) for r in side.records]
+        [
+            (_point(record), card)
+            for record in side.records
+            for card in (
+                _flat(record.get("environment") or {}),
+                _flat(_own(record) | _effective(record)),
+                _flat(_started(record)) if record["run_id"] in both else {},
+            )
+        ]
         for side in (a, b)
     ]
-    both = set.intersection(*({r["run_id"] for r in side.records} for side in (a, b)))
-    for side, known in zip((a, b), cards, strict=True):
-        # Weights and order follow from the seed: only of runs that both sides have.
-        known += [_flat(_started(r)) for r in side.records if r["run_id"] in both]
-    names = dict.fromkeys(name for side in cards for card in side for name in card)
+    names = dict.fromkeys(name for side in cards for _, card in side for name in card)
+    # What is told of every run, and of each point that both sides have.
+    shared = set.intersection(*({point for point, _ in side} for side in cards))
+    points = [None, *sorted(shared)]
     rows = []
     for name in names:
-        values = [
-            " · ".join(sorted({card[name] for card in side if name in card})) or "–"
-            for side in cards
-        ]
-        if values[0] != values[1] or comparability.NOT_RECORDED in values:
-            rows.append({"what": name, "a": values[0], "b": values[1]})
+        for point in points:
+            values = [_values(name, side, point) for side in cards]
+            unknown = point is None and comparability.NOT_RECORDED in values
+            if values[0] != values[1] or unknown:
+                where = f" ({', '.join(point)})" if point else ""
+                rows.append({"what": f"{name}{where}", "a": values[0], "b": values[1]})
+                break
     return pd.DataFrame(rows, columns=["what", "a", "b"])
+
+
+def _values(name: str, cards: Iterable[tuple[Any, Mapping[str, str]]], point: Any) -> str:
+    """What runs say of something, those of a point or, of None, all."""
+    own = {card[name] for of, card in cards if name in card and point in (None, of)}
+    return " · ".join(sorted(own)) or "–"
+
+
+def _point(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of a run's point varies most often, in words."""
+    run = record["parameters"]
+    return run["model"], f"batch size {run['batch_size']}", run["policy"]
+
+
+def _effective(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's record says of how it was made and computed, beyond what was asked for."""
+    in_force = record.get("in_force") or {}
+    known = {name: in_force[name] for name in ("emulated", "effective_share") if name in in_force}
+    return known | {"marks": "; ".join(record.get("marks", ()))}
 
 
 def _own(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -421,6 +421,7 @@ def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
         why = comparisons.nothing_joined(comparison.disjoint(left, right), ended)
         raise ParamsError(f"{a[0]} and {b[0]}: no point was measured well in both: {why}")
     advice = comparisons.advice(points, comparison.apart_in_time(left, right))
+    advice += filter(None, map(comparisons.measured_again, map(SweepDir, (*a, *b))))
     faults = [text for side in (left, right) for text in (*side.damaged, *side.changed)]
     others = comparison.not_compared(left, right)
     return Compared(points, others, comparison.differences(left, right), advice, faults)

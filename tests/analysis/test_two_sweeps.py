@@ -388,3 +388,38 @@ def test_accuracies_of_runs_that_ended_early_are_not_shown_side_by_side(tmp_path
     assert found.val_accuracy_a.notna().all()
     assert found.val_accuracy_b.isna().all()
     assert found.ratio.notna().all()
+
+
+def test_runs_of_one_call_are_one_session(tmp_path):
+    # The lie: "0.95× [0.95, 0.96] (3 and 3 sessions)", of one call spread over six directories.
+    a, b = (
+        [written_sweep(tmp_path / f"{side}{n}", "V100", scale + n / 100, runs=1) for n in range(3)]
+        for side, scale in (("a", 1.0), ("b", 1.2))
+    )
+    assert set(two_sweeps.points(*two_sweeps.load(a, b)).sessions_a) == {3}
+    for place in a:
+        for policy in ("float32", "mixed_float16"):
+            change(place, lambda made: made | {"boot": "b", "invocation": "20261130"}, policy)
+    points = two_sweeps.points(*two_sweeps.load(a, b))
+    assert set(points.sessions_a) == {1}
+    assert points.low.isna().all()
+
+
+def test_what_differs_at_a_point_is_told_though_both_sweeps_have_it(tmp_path):
+    # The lie: "nothing else differs", of two sweeps whose policies had each other's version, or of
+    # which one emulated what the other computed.
+    a, b = (written_sweep(tmp_path / side, "V100", 1.0, runs=1) for side in "ab")
+    sides = ((a, ("3.15", "3.16")), (b, ("3.16", "3.15")))
+    for place, versions in sides:
+        for policy, version in zip(("float32", "mixed_float16"), versions, strict=True):
+            for file in place.runs.glob("*/record.json"):
+                made = json.loads(file.read_text())
+                if made["parameters"]["policy"] == policy:
+                    made["environment"]["packages"] = {"keras": version}
+                    made["in_force"]["emulated"] = place is b and policy == "mixed_float16"
+                    made["marks"] = ["eagerly"] * (place is b)
+                    store.write_record(file, made)
+    found = two_sweeps.differences(*two_sweeps.load([a], [b])).set_index("what")
+    assert found.loc["keras (keydana_cnn, batch size 32, float32)"].tolist() == ["3.15", "3.16"]
+    assert found.loc["emulated"].tolist() == ["False", "False · True"]
+    assert found.loc["marks"].tolist() == ["–", "eagerly"]

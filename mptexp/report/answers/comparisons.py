@@ -9,6 +9,7 @@ import pandas as pd
 from mptexp.analysis import contrast, rate_ratios, two_sweeps, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import caveats
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK
@@ -347,6 +348,19 @@ def _ratio(row: Mapping[str, Any]) -> str:
         return f"{ratio}× {ends} ({counted})"
     few = "one session each" if max(sessions) == 1 else "fewer than three sessions a side"
     return f"{ratio}× (no interval: {few}; {runs})"
+
+
+def measured_again(place: SweepDir) -> str:
+    """What a directory holds, or once held, of results that no ratio is of; empty of none."""
+    again, lost = place.superseded_runs(), place.discarded_runs()
+    parts = [f"{wording.count(again, 'run')} measured again"] * bool(again)
+    parts += [f"{wording.count(lost, 'result')} discarded"] * bool(lost)
+    if not parts:
+        return ""
+    return (
+        f"{place.root}: {' and '.join(parts)}: what they were before is in no ratio here, and "
+        "whoever measures until the answer pleases finds one."
+    )
 
 
 def advice(points: pd.DataFrame, apart: bool) -> list[str]:

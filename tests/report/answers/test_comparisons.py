@@ -121,3 +121,13 @@ def test_of_two_sweeps_no_end_of_an_interval_reads_as_one():
     assert comparisons._ratio(row).startswith("1.01× [1.003, 1.02]")
     small = row | {"ratio": 0.0034, "low": 0.0031, "high": 0.0037}
     assert comparisons._ratio(small).startswith("0.0034× [0.0031, 0.0037]")
+
+
+def test_results_that_were_measured_again_or_discarded_are_named(tmp_path):
+    # The lie: "1.11× [1.10, 1.12] (3 and 3 sessions)", and nothing of twelve results thrown away.
+    place = written_sweep(tmp_path / "a", "V100", 1.0, runs=1)
+    assert comparisons.measured_again(place) == ""
+    place.measured.write_text("0123456789ab\nfedcba987654\n")  # two that are here no longer
+    assert ": 2 results discarded: what they were before is in no ratio here" in (
+        comparisons.measured_again(place)
+    )
