@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from mptexp.analysis import comparability
 from mptexp.analysis.points import POINT
@@ -31,8 +32,9 @@ class Ratio:
         setting: those that vary within its sweep and are no other column of POINT, as text.
         baseline, candidate: policies; speedup: time of the first over that of the second.
         low, high: its interval, which holds for the whole sweep.
-        runs: a digest of what was measured in each of its runs, where known: a sweep that went on
-            or was merged has some in common with those it was made from.
+        runs: a digest of what was measured in each of its runs, and of the calls they were made in,
+            where known: a sweep that went on, was split or was merged has some in common with
+            others.
     """
 
     work: str
@@ -81,12 +83,18 @@ def ratios(tables: Tables) -> list[Ratio]:
         figures = {name: float(row[name]) for name in ("speedup", "low", "high")}
         names = {name: row[name] for name in ("setting", "baseline", "candidate")}
         work = json.dumps(known, sort_keys=True, default=str)
-        measured = filter(None, map(consistency.measurement, (*before, *after)))
-        made.append(Ratio(work, **names, **figures, runs=[*map(_digest, measured)]))
+        both = (*before, *after)
+        shared = [*filter(None, map(consistency.measurement, both)), *_calls(both)]
+        made.append(Ratio(work, **names, **figures, runs=[*map(_digest, shared)]))
     return made
 
 
-def _digest(times: tuple[float, ...]) -> str:
+def _calls(records: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """The calls that runs were made in: of one call, split, the parts repeat nothing."""
+    return {(str(r.get("boot")), r["invocation"]) for r in records if r.get("invocation")}
+
+
+def _digest(times: tuple[Any, ...]) -> str:
     return hashlib.sha256(repr(times).encode()).hexdigest()[:16]
 
 

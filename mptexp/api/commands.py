@@ -443,18 +443,23 @@ def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) ->
 def unlike(directories: Sequence[Path]) -> list[str]:
     """Returns what keeps the runs of some directories from being compared with one another.
 
-    A sentence for each difference from the first, and one where runs were measured at once.
+    A sentence for each difference of a directory from the first before it that it differs from, and
+    one where runs were measured at once. Those that hold no run are left out.
     """
     from mptexp.analysis import comparability, sweep_tables, validity
     from mptexp.report.answers import caveats
 
     places = map(SweepDir, directories)
     read = [store.read_records(place, without=sweep_tables.RAW)[0] for place in places]
-    first, *others = map(comparability.latest, read)
-    names = map(str, directories[1:])
-    found = {name: comparability.between(first, o) for name, o in zip(names, others, strict=True)}
-    at_once = validity.at_once([record for records in read for record in records])
-    return [*caveats.unlike(str(directories[0]), found), *caveats.at_once(len(at_once))]
+    known = list(map(comparability.latest, read))
+    said = []
+    for number, name in enumerate(directories):
+        found = [comparability.between(one, known[number]) for one in known[:number]]
+        first = next((k for k, differences in enumerate(found) if differences), None)
+        if first is not None:
+            said += caveats.unlike(str(directories[first]), {str(name): found[first]})
+    each = {(r["run_id"], r.get("ended_at")): r for records in read for r in records}
+    return [*said, *caveats.at_once(len(validity.at_once([*each.values()])))]
 
 
 def doctor(backend: str) -> dict[str, Any]:

@@ -252,8 +252,8 @@ def merge(
     """
     from mptexp.report.text import wording
 
+    unlike = api.unlike([directory, *directories])  # also from what it held before
     merged = api.merge(directories, directory, prefer)
-    unlike = api.unlike(directories)
     total = wording.count(merged.present + sum(merged.copied.values()), "run")
     parts = [f"{n} from {name}" for name, n in merged.copied.items()]
     parts += [f"{merged.present} were there"] if merged.present else []

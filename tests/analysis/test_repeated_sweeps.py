@@ -76,6 +76,14 @@ def test_what_rests_on_runs_of_another_repeats_nothing():
     assert repeated_sweeps.repetitions({"one": one, "copy": one}) == []
     assert repeated_sweeps.repetitions({"one": one, "longer": longer}) == []
     assert repeated_sweeps.repetitions({"one": sweep(0.05), "again": sweep(0.05)})
+    # Nor do the halves of one call repeat one another.
+    call = {"boot": "b", "invocation": "20261130-120000"}
+    rows = [record(p, b, s + b / 1e5) | call
+            for b in range(6) for p, s in (("float32", 0.1), ("float8", 0.05))]  # fmt: skip
+    first, second = (repeated_sweeps.ratios(tables(half)) for half in (rows[:6], rows[6:]))
+    assert first
+    assert second
+    assert repeated_sweeps.repetitions({"first": first, "second": second}) == []
 
 
 def test_what_is_not_claimed_is_not_compared():

@@ -289,6 +289,10 @@ def test_what_the_directories_differ_in_is_named(made, tmp_path):
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
     assert "a and b differ in the code of mptexp (aaaa against bbbb)" in last
+    # Merged one by one, they were not named.
+    assert mptexp("merge", "a", "--out", "other", cwd=tmp_path).returncode == 0
+    done = mptexp("merge", "b", "--out", "other", cwd=tmp_path)
+    assert "other and b differ in the code of mptexp (aaaa against bbbb)" in done.stdout
 
 
 def test_only_directories_of_one_params_file_are_merged(made, light, tmp_path):
