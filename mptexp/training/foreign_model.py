@@ -122,7 +122,7 @@ def fingerprint(model: keras.Model) -> str:
 def state(model: keras.Model) -> str:
     """12 hex digits of what may change between two `fit`s of a model, and the time of its steps.
 
-    Layers with their policies, which of them are trained, and what `compile` has decided.
+    Layers with their policies, which of them are trained, and what `compile` was told.
     """
     layers = [
         [type(layer).__name__, layer.name, _policy(layer), bool(layer.trainable)]
@@ -132,8 +132,21 @@ def state(model: keras.Model) -> str:
     inner = getattr(optimizer, "inner_optimizer", None)  # of one that scales the loss
     names = ("jit_compile", "run_eagerly", "steps_per_execution")
     compiled = [type(optimizer).__name__, type(inner).__name__]
-    parts = [layers, compiled, [str(getattr(model, name, None)) for name in names]]
+    compiled.append(str(getattr(inner or optimizer, "gradient_accumulation_steps", None)))
+    told = getattr(getattr(model, "_compile_config", None), "config", {})
+    computed = [_kinds(told.get(name)) for name in ("loss", "metrics", "weighted_metrics")]
+    parts = [layers, compiled, computed, [str(getattr(model, name, None)) for name in names]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def _kinds(told: Any) -> Any:
+    """Names as they are, and of objects, which count themselves in their names, their classes."""
+    if isinstance(told, dict):
+        return {str(key): _kinds(value) for key, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [*map(_kinds, told)]
+    named = told is None or isinstance(told, str)
+    return told if named else getattr(told, "__name__", type(told).__name__)
 
 
 def _built(layer: keras.Layer) -> list[str]:

@@ -482,10 +482,12 @@ class StepTimer:
         """
         windows = timed_windows.joined(self._windows())[0]
         if len(windows) < LEAST_STEPS:
-            one = self._one_execution and not windows
+            needed = OF_MORE_EXECUTIONS if self._one_execution and not windows else "of more steps"
+            if self.model is None and not self._one_execution:
+                needed += ", each in `with timer.step():`, that end well and before a pause"
             raise ParamsError(
                 f"{len(windows)} windows of steps were timed; allowed: at least {LEAST_STEPS}, "
-                f"{OF_MORE_EXECUTIONS if one else 'of more steps'}"
+                f"{needed}"
             )
         return timed_windows.timing(windows)
 
