@@ -127,7 +127,7 @@ def points(tables: Tables) -> list[Point]:
     as of most sweeps.
     """
     parameters = {r["run_id"]: r["parameters"] for r in tables.records}
-    if not any(_emulates(own) for own in parameters.values()):
+    if not has_formats(tables):
         return []
     runs = tables.results[tables.results.phase.fillna("train") == "train"]
     classify = runs.dataset.map(lambda name: tasks.of(name) is tasks.IMAGES).astype(bool)
@@ -151,9 +151,10 @@ def emulates(among: Sequence[Point]) -> bool:
     return any({p.choice["propagation"], p.choice["weight_format"]} != {"policy"} for p in among)
 
 
-def _emulates(parameters: dict[str, Any]) -> bool:
-    asked = {parameters.get(name, "policy") for name in ("propagation", "weight_format")}
-    return asked != {"policy"}
+def has_formats(tables: Tables) -> bool:
+    """Whether any run of a sweep emulates a format, of activations or of weights."""
+    names = ("propagation", "weight_format")
+    return any(r["parameters"].get(n, "policy") != "policy" for r in tables.records for n in names)
 
 
 def _networks(runs: list[dict[str, Any]]) -> list[str]:

@@ -60,9 +60,20 @@ def _first(advised: Advice) -> str:
     """The advice; of a policy that nobody timed no more than that its numbers fit."""
     if advised.policy == "float32":
         return "Use policy float32."
+    if broken := _broken(advised):
+        kinds = wording.listed([KINDS[kind] for kind in broken])
+        return (
+            f"Find out first why some {kinds} were infinite or NaN, in float32 "
+            f"already; what was finite allows policy {choice(advised)}."
+        )
     learned = advised.tried is None or advised.tried.fails or advised.tried.learned
     far = "" if learned else " so far, while float32 has learned nothing yet"
     return f"The numbers allow policy {choice(advised)}{far}; its speed was not measured."
+
+
+def _broken(advised: Advice) -> list[str]:
+    """The kinds of values of which some were not finite for no good reason, as in a mask."""
+    return [kind for kind in advised.not_finite if kind in ("weights", *GRADIENTS)]
 
 
 def left_open(advised: Advice) -> list[str]:
@@ -142,7 +153,8 @@ def _of_range(advised: Advice) -> list[str]:
     said = []
     if "bfloat16" in advised.native:
         said = [
-            f"This device computes in bfloat16, whose range is float32's: {_lost(advised.lost)}."
+            "This device computes in bfloat16, whose range is float32's: "
+            f"{_lost(advised.lost, bool(_broken(advised)))}."
         ]
     elif "float16" not in advised.native:
         limited = advised.cpu_isa != "default"
@@ -154,15 +166,16 @@ def _of_range(advised: Advice) -> list[str]:
     return [*said, *_not_finite(advised), _of_float16(advised)]
 
 
-def _lost(most: float) -> str:
+def _lost(most: float, in_part: bool) -> str:
     """What bfloat16 loses of what was measured, and whether it does without a loss scale.
 
-    That follows only where it loses few values.
+    That follows only where it loses few values, and all of them were finite.
     """
-    said = "nothing that was measured is flushed to zero or too large"
+    finite = "was finite" if in_part else "was measured"
+    said = f"nothing that {finite} is flushed to zero or too large"
     if most:
         said = f"at most {share(most)} of a kind of values that were measured may leave it"
-    if most > out_of_range.TOLERATED:
+    if most > out_of_range.TOLERATED or in_part:
         return f"{said}; whether it trains without a loss scale, range alone does not say"
     return f"{said}, so no loss scale is needed"
 

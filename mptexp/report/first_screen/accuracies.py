@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, points, speedups, summary
+from mptexp.analysis import accuracy, emulated, points, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.execution import remeasuring
 from mptexp.records.schema import FINAL
@@ -18,6 +18,7 @@ from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.task_words import Measure
 
 NONE = "No run of this sweep succeeded"
+FORMATS_OF_A_TEXT = "Formats emulated in a text model are not compared: see their perplexities"
 SEVERAL = 2  # epochs, from which a long training asks for accuracy
 MEMORY = "more memory, a smaller model or smaller images would compare them."  # no batch fits
 SMALLER = "a smaller batch, which fits all of them, would compare them."
@@ -218,6 +219,8 @@ def _alone(tables: Tables) -> Subject:
         title = "All runs diverged" if {*tables.results.status} == {"diverged"} else ended or NONE
         return Subject(title, said, advice=retry(tables))
     rows = summary.headline(tables).dropna(subset="step_s")
+    if len(rows) != 1 and emulated.has_formats(tables):  # of a text: of images there are points
+        return Subject(FORMATS_OF_A_TEXT, said)
     if len(rows) != 1:
         return Subject("Nothing to compare: no policy was measured beside its baseline", said)
     row, where = rows.iloc[0], device(tables)

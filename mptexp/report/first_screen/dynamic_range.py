@@ -45,6 +45,7 @@ def _of_range(advised: Sequence[Advice], whose: str, what: str) -> str:
     if first.tried and first.tried.fails and not others:
         failed = first.tried.policy
         how = {"unsupported": "is not supported", "failed": "failed when it was tried"}
+        how |= {"timeout": "did not end in time", "oom": "had no memory", "killed": "was ended"}
         ended = how.get(first.tried.status, "did not keep up when it was tried")
         return f"Use {what} for this training: {failed} {ended}"
     in_16_bits = [{"float16", "bfloat16"} & {*(one.native or ())} for one in advised]
@@ -54,5 +55,8 @@ def _of_range(advised: Sequence[Advice], whose: str, what: str) -> str:
         limits = {one.cpu_isa for one in advised} - {"default"}
         under = f"under cpu_isa {wording.listed(sorted(limits))} " if limits else ""
         return f"Use {what}: {under}this device computes in neither 16-bit type"
-    allowed = all(one.policy != "float32" for one in advised)
+    allowed = {one.policy != "float32" for one in advised}
+    if len(allowed) > 1:  # not the numbers alone: the devices too
+        return f"The numbers of {whose}, and their devices, allow {what}"
+    allowed = all(allowed)
     return f"The numbers of {whose} {'allow' if allowed else 'ask for'} {what}"

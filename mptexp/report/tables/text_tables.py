@@ -16,6 +16,7 @@ from mptexp.records.schema import FITTED
 from mptexp.report.text import column_formats, task_words, wording
 from mptexp.report.text.column_formats import BLANK, SENSORS, without_blanks
 
+EMULATES = re.compile(r"\b(propagation|weight_format) ")
 ROWS = 200  # of a table in a report: more are a file, not a table
 FEW_LATENCIES = 300  # fewer have no 99th percentile: not three of them lie above it
 KEYS = [*points.POINT, "policy"]  # of a row of the headline table
@@ -116,7 +117,9 @@ def over_baseline(row: Mapping[str, Any]) -> str:
     if pd.isna(row["step_s"]):
         return BLANK
     if row["policy"] == row["baseline"]:
-        return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
+        # What is rounded to another format is nobody's default.
+        usual = row["policy"] == row["default_policy"] and not EMULATES.search(row["setting"])
+        return "1 (the default)" if usual else "1 (baseline)"
     return wording.ratio_of(row)
 
 

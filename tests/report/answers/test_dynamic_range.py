@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from builders import record
 from histograms import VALUES, histogram, ranges
 
 from mptexp.analysis import out_of_range
@@ -102,3 +103,20 @@ def test_a_scale_that_does_not_suffice_is_no_sufficient_one():
     rows = dynamic_range.rows(ranges(gradients=tiny))
     own = rows[(rows["Values"] == "gradients of weights") & (rows["Format"] == "float16")]
     assert own["Smallest sufficient scale"].tolist() == ["none to 2⁴⁰"]
+
+
+def test_infinite_gradients_in_float32_are_to_be_found_out_first():
+    # The lie: "The numbers allow mixed_bfloat16 … nothing is too large", of infinite gradients.
+    row = {"kind": "weight_gradients", "layer": "all", "lowest": -20, "counts": [5, 5]}
+    row |= {"zeros": 0, "largest": 2.0**-19}
+    for bad, begins in (
+        (90, "Find out first why some gradients of weights"),
+        (0, "The numbers allow"),
+    ):
+        sampled = {"samples": [{"step": 0, "swallowed": {}}], "layers": [row | {"not_finite": bad}]}
+        made = record("float32", 0, 0.1) | {"exponents": sampled}
+        made["environment"] = {"device": "GPU", "native": ["bfloat16"], "packages": {}}
+        (measured,) = out_of_range.measured([made])
+        first, *others = dynamic_range.answer(measured)
+        assert first.startswith(begins)
+        assert ("nothing that was finite" in " ".join(others)) is bool(bad)

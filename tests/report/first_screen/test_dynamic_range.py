@@ -53,6 +53,6 @@ def test_of_several_trainings_each_has_its_advice():
 
     both = [sampled(0, 4, "lenet"), sampled(0, 40, "mlp")]
     answer = question.of(tables(both))
-    assert answer.title.startswith("The numbers of 2 trainings ask for ")
+    assert answer.title.startswith("The numbers of 2 trainings, and their devices, allow ")
     assert "lenet" in answer.title
     assert "mlp" in answer.title

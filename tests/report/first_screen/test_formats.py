@@ -1,17 +1,21 @@
 """How sweeps of emulated formats open."""
 
+import math
+
 import pytest
 from builders import (
     FIXED,
     STOCHASTIC,
     emulated_runs,
     identified,
+    record,
     tables,
     tables_of,
 )
 
 from mptexp.report.figures.answer import FIGURES
-from mptexp.report.first_screen import question
+from mptexp.report.first_screen import accuracies, question
+from mptexp.report.tables import text_tables
 
 
 def low_precision_title(*groups):
@@ -261,3 +265,21 @@ def test_what_ends_below_float32_s_error_is_not_said_to_lie_within_2_points_of_i
     near = "within 2 percentage points of float32's error or below it"
     assert answer.title == f"1 of 1 settings train {near}"
     assert answer.sentences[0] == f"Of 1 setting, 1 is {near}."
+
+
+def test_formats_of_a_text_are_said_not_to_be_compared():
+    # The lie: "no policy was measured beside its baseline", of perplexities of 7.4, 10.0 and 18.2.
+    rows = []
+    for kept, figure in (("policy", 7.4), ("<8,8>", 18.2)):
+        for block in range(3):
+            made = record("float32", block)
+            made["parameters"] |= {"dataset": "hamlet", "model": "gpt", "propagation": kept}
+            made["run_id"] = f"{kept}-{block}"
+            made["history"] = [{"epoch": 1, "val_loss": math.log(figure)}]
+            rows.append(made)
+    found = tables(rows)
+    assert question.of(found).title == accuracies.FORMATS_OF_A_TEXT
+    # Nor is one of them the default.
+    column = text_tables.headline_rows(found)
+    speeds = [name for name in column if name.startswith("Speed against")]
+    assert column[speeds[0]].tolist() == ["1 (the default)", "1 (baseline)"]
