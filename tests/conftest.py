@@ -98,6 +98,12 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture
+def forked_runs(monkeypatch):
+    """Runs of sweeps are forked: seconds each, of tests of what both ways share."""
+    monkeypatch.setenv("MPTEXP_FORK", "1")
+
+
+@pytest.fixture
 def light(tmp_path):
     """A folder with a notebook without framework; call it with the matrix to get a params file."""
     from mptexp.spec.run import Run

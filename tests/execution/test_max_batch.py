@@ -14,6 +14,8 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 LARGEST = {"float32": 56, "mixed_float16": 80}
 # A batch that is too large takes far more memory than a run may have, until the run is ended for
 # it; one that fits takes next to none: what the process holds besides, and when, decides nothing.

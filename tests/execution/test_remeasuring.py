@@ -17,6 +17,8 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 
 def planned(policy, state="ok", invocation="first", wall_s=5.0, block=0, **parameters):
     device = parameters.pop("gpu_model", local_device())

@@ -3,6 +3,8 @@
 import pytest
 from support import mptexp
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 SMALL = """defaults:
   {{image_size: 16, epochs: 3, batch_size: 4, dataset: '{dataset}'}}
 """

@@ -247,7 +247,8 @@ class Trained:
         return loss, hits
 
     def gradients(self, x: Any, y: Any) -> tuple[float, list[np.ndarray]]:
-        (_, (loss, *_)), gradients = self._differentiated(self.state, x, y)
+        differentiated = jax.jit(self._differentiated) if self.jit else self._differentiated
+        (_, (loss, *_)), gradients = differentiated(self.state, x, y)
         return float(loss), [np.asarray(g / self.state["scale"]) for g in gradients]
 
     def products(self, x: Any, y: Any) -> Products:
