@@ -137,9 +137,17 @@ def test_reference_code_is_told_by_its_name_in_the_log():
 def test_what_this_cpu_has_no_kernels_for_is_found_and_kept(dtype, monkeypatch, tmp_path):
     # A CPU with AVX512_FP16 took 9.3 s for what takes float32 0.02 s, and nothing said why.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked, shown = onednn._log, list[str]()
+
+    def log(*words):  # what the process said, to be read once more here
+        lines, whole = asked(*words)
+        shown.extend(lines)
+        return lines, whole
+
+    monkeypatch.setattr(onednn, "_log", log)
     found = onednn.reference.__wrapped__("tensorflow", dtype)
-    shown = python(tensorflow.ONEDNN_PROGRAM, dtype, ONEDNN_VERBOSE="1", ANEW="1").stdout
-    weights = [row for row in shown.splitlines() if ",backward_weights," in row]
+    weights = [row for row in shown if ",backward_weights," in row]
+    assert weights or dtype == "float16"  # which oneDNN may not take at all
     by_reference = any(",convolution,ref:any," in row for row in weights)
     assert ("convolution backward_weights" in found) is by_reference
     assert dtype == "float16" or not found
