@@ -137,6 +137,7 @@ def test_without_a_trace_the_rest_works_and_what_is_missing_is_said(unread):
     assert roofline.possible_speedup(found.baseline, found.candidate) > 0
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_the_command_diagnoses_a_finished_sweep(tiny, tmp_path):
     shutil.copytree(tiny / "reports/tiny", tmp_path / "reports/small")
     done = mptexp("diagnose", "reports/small", "--traces-only", cwd=tmp_path)

@@ -286,6 +286,7 @@ def fast(monkeypatch):
     return begun
 
 
+@pytest.mark.usefixtures("forked_runs")
 @pytest.mark.kernel
 def test_an_hour_leaves_an_archive_that_opens_elsewhere(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow")
