@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import comparability, contrast, speedups, sweep_tables, validity
+from mptexp.analysis.comparability import Record
 from mptexp.analysis.points import POINT, devices, geometric_mean, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import consistency, store
@@ -387,48 +388,48 @@ def differences(a: Tables, b: Tables) -> pd.DataFrame:
     recorded.
     """
     both = set.intersection(*({r["run_id"] for r in side.records} for side in (a, b)))
-    # Weights and order follow from the seed: only of runs that both sides have.
-    cards = [
-        [
-            (_point(record), card)
-            for record in side.records
-            for card in (
-                _flat(record.get("environment") or {}),
-                _flat(_own(record) | _effective(record)),
-                _flat(_started(record)) if record["run_id"] in both else {},
-            )
-        ]
-        for side in (a, b)
-    ]
-    names = dict.fromkeys(name for side in cards for _, card in side for name in card)
-    # What is told of every run, and of each point that both sides have.
-    shared = set.intersection(*({point for point, _ in side} for side in cards))
-    points = [None, *sorted(shared)]
+    sides = [_said(side.records, both) for side in (a, b)]
+    names = dict.fromkeys(name for side in sides for name, point in side if point is None)
+    points = [{point for _, point in side if point} for side in sides]
+    places = [None, *sorted(set.intersection(*points))]  # of every run, and of each shared point
     rows = []
     for name in names:
-        for point in points:
-            values = [_values(name, side, point) for side in cards]
-            unknown = point is None and comparability.NOT_RECORDED in values
-            if values[0] != values[1] or unknown:
+        for point in places:
+            left, right = (" · ".join(sorted(side.get((name, point), ()))) or "–" for side in sides)
+            unknown = point is None and comparability.NOT_RECORDED in (left, right)
+            if left != right or unknown:
                 where = f" ({', '.join(point)})" if point else ""
-                rows.append({"what": f"{name}{where}", "a": values[0], "b": values[1]})
+                rows.append({"what": f"{name}{where}", "a": left, "b": right})
                 break
     return pd.DataFrame(rows, columns=["what", "a", "b"])
 
 
-def _values(name: str, cards: Iterable[tuple[Any, Mapping[str, str]]], point: Any) -> str:
-    """What runs say of something, those of a point or, of None, all."""
-    own = {card[name] for of, card in cards if name in card and point in (None, of)}
-    return " · ".join(sorted(own)) or "–"
+def _said(
+    records: Iterable[Record], both: Collection[str]
+) -> dict[tuple[str, tuple[str, ...] | None], set[str]]:
+    """All values of what runs say of themselves, by name and by None, and by name and point.
+
+    Args:
+        both: the runs that both sides have: weights and order follow from the seed, and are only of
+            those.
+    """
+    said: dict[tuple[str, tuple[str, ...] | None], set[str]] = {}
+    for record in records:
+        card = _flat(record.get("environment") or {}) | _flat(_own(record) | _effective(record))
+        card |= _flat(_started(record)) if record["run_id"] in both else {}
+        for name, value in card.items():
+            for point in (None, _point(record)):
+                said.setdefault((name, point), set()).add(value)
+    return said
 
 
-def _point(record: Mapping[str, Any]) -> tuple[str, ...]:
+def _point(record: Record) -> tuple[str, ...]:
     """What of a run's point varies most often, in words."""
     run = record["parameters"]
     return run["model"], f"batch size {run['batch_size']}", run["policy"]
 
 
-def _effective(record: Mapping[str, Any]) -> dict[str, Any]:
+def _effective(record: Record) -> dict[str, Any]:
     """What a run's record says of how it was made and computed, beyond what was asked for."""
     in_force = record.get("in_force") or {}
     known = {name: in_force[name] for name in ("emulated", "effective_share") if name in in_force}

@@ -28,7 +28,7 @@ from mptexp.diagnosis.effects import (
     effect,
     together,
 )
-from mptexp.diagnosis.pairs import Pair, pairs
+from mptexp.diagnosis.pairs import Pair, in_block, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import results_table
@@ -297,7 +297,7 @@ def _diagnosed(tables: Tables, records: Records) -> list[Pair]:
 
 def _but_for_the_batch(pair: Pair) -> str:
     """What identifies a pair, whose blocks and batch sizes may differ."""
-    return pair.candidate.model_copy(update={"batch_size": 1, "block": 0, "seed": 0}).run_id()
+    return in_block(pair.candidate, 0).model_copy(update={"batch_size": 1}).run_id()
 
 
 def _beside_others(tables: Tables, records: Records) -> dict[str, str]:

@@ -420,3 +420,11 @@ def test_a_smaller_batch_that_was_traced_alone_is_shown(tmp_path):
         store.write_record(place.runs / larger["run_id"] / "record.json", larger)
     after = measured_sweep.load(place).verdicts
     assert [v.pair.candidate.run_id() for v in after] == [v.pair.candidate.run_id() for v in before]
+
+
+def test_pairs_that_another_base_seed_tells_apart_stay_two():
+    base = Run(gpu_model="GPU", policy="float32")
+    of = [Pair(base, base.model_copy(update={"seed": seed, "block": block}), 0.01)
+          for seed, block in ((0, 0), (1, 1), (7, 0))]  # fmt: skip
+    first, same, other = map(verdict._but_for_the_batch, of)
+    assert first == same != other

@@ -228,6 +228,8 @@ def _is_why(verdict: Verdict, loss: Loss) -> bool:
     What both policies pay alike makes none of them slower, though a faster one gains less by it.
     """
     over, without = verdict.speedup, verdict.speedup_without(loss)
+    if not without > 0:  # not known, or by the trace the baseline did nothing else
+        return False
     if over.high < 1:
         return 1 / without - 1 <= (1 / over.estimate - 1) / 2
     return without >= WORTH * max(1.0, over.estimate)

@@ -551,3 +551,11 @@ def test_what_goes_faster_is_of_the_policy_that_is_to_be_used(tmp_path):
         said = first_screen_html._remedies(chosen)
         # Nor is a policy advised that the sweep has measured.
         assert said == "To go faster: a fixed loss_scale, which costs less." * advised
+
+
+def test_what_leaves_the_baseline_no_time_explains_nothing():
+    # A trace of the baseline that waits longer than its step in the sweep takes: a ratio below 0.
+    waits = loss("input", 0.5, baseline_s=0.02)
+    found = made(waits)
+    slower = replace(found, pair=replace(found.pair, speedup=Contrast(0.85, 0.84, 0.86, 5)))
+    assert not first_screen_html._is_explained(slower)
