@@ -64,6 +64,10 @@ def _least_s(layer: Mapping[str, Any], bandwidth: float, peak: float) -> float:
     return max(moved / bandwidth, flops / peak) if flops > 0 else math.nan
 
 
+def _bound(by_memory: float, by_arithmetic: float) -> str:
+    return "arithmetic" if by_arithmetic > by_memory else "memory"
+
+
 def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
     """What the device needs for each layer of a step, and for the optimizer.
 
@@ -72,9 +76,9 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
 
     Returns:
         Index: layer. Columns: seconds (no more than took_s), bound (arithmetic or memory), least_s
-        (what the peaks of arithmetic and copies allow; NaN where no rule knows the layer's
-        arithmetic), flops, bytes, took_s (in the step, by the time breakdown; NaN where that does
-        not tell the layer).
+        (what the peaks of arithmetic and copies allow), flops, bytes, took_s (in the step, by the
+        time breakdown; NaN where that does not tell the layer). Of a layer whose arithmetic no rule
+        knows bound is unknown and least_s NaN.
     """
     traced = breakdown.rows(record)
     took = traced.groupby("layer").seconds.sum()
@@ -91,7 +95,9 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
             {
                 "layer": name,
                 "seconds": min(by_memory if pd.isna(alone) else alone, took.get(name, math.inf)),
-                "bound": "arithmetic" if by_arithmetic > by_memory else "memory",
+                "bound": _bound(by_memory, by_arithmetic)
+                if layer["flops"] is not None
+                else "unknown",
                 "least_s": _least_s(layer, bandwidth, peak),
                 "flops": flops,
                 "bytes": moved,

@@ -164,8 +164,11 @@ def _places(sources: Sequence[Path], out: SweepDir) -> list[SweepDir]:
     """The directories, each once, that of the result first if it holds a sweep.
 
     Raises:
-        ParamsError: if one holds no sweep, or another than the first.
+        ParamsError: if one holds no sweep, or another than the first, or holds the result.
     """
+    for path in sources:
+        if files.real(path) in files.real(out.root).parents:
+            raise ParamsError(f"{out.root}: lies in {path}, which is merged; give another folder")
     ours = [out] if out.params.exists() else []
     others = {files.real(path): SweepDir(path) for path in reversed(sources)}
     others.pop(files.real(out.root), None)

@@ -78,6 +78,8 @@ def test_a_layer_that_no_rule_knows_needs_what_it_took():
     both = [record(1e10, own, rows=[("conv", 0.1), ("einsum", took)]) for took in (0.9, 0.8)]
     assert [roofline.layers(one, 1e9).seconds["einsum"] for one in both] == [0.9, 0.8]
     assert 1 < roofline.possible_speedup(*both) < 0.9 / 0.8
+    # Nor is it bound by memory, as was said of 80 ms of matrix work.
+    assert roofline.layers(both[0], 1e9).bound["einsum"] == "unknown"
     unnamed = record(1e10, own, rows=[("conv", 0.1)])  # by a trace that does not tell it
     assert roofline.layers(unnamed, 1e9).seconds["einsum"] == 1e-3
 

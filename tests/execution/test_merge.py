@@ -342,6 +342,8 @@ def test_reports_that_differ_are_named_and_only_prefer_decides(made, tmp_path):
         (["a", "--out", "mine"], "mine: is neither empty nor a sweep's directory"),
         (["a", "--out", "light.yaml"], "light.yaml: cannot hold results"),
         (["a", "--out", "all", "--prefer", "mine"], "--prefer mine: is none of the directories"),
+        # Once the merged runs became the diagnosis of the sweep that they were copied from.
+        (["a", "--out", "a/diagnosis"], "a/diagnosis: lies in a, which is merged"),
     ],
 )
 def test_wrong_input_is_a_sentence_and_nothing_is_written(made, tmp_path, words, sentence):

@@ -399,9 +399,10 @@ def ended(tables: Tables) -> str:
     bases = {"float32", *runs.default_policy.dropna()}
     if bad.empty or runs.policy.nunique() < 2 or not runs.policy.isin(bases).any():
         return ""
-    said, counts = [], runs.policy.value_counts()
+    said, counts, allowed = [], runs.policy.value_counts(), quality.room(tables)
+    met = ENDS | ({"oom": f"did not fit{allowed}"} if allowed else {})
     for policy, own in bad.groupby("policy", sort=False):
-        how = listed([ENDS[status] for status in dict.fromkeys(own.status)])
+        how = listed([met[status] for status in dict.fromkeys(own.status)])
         of = int(counts[policy])
         some = f" in {len(own)} of {count(of, 'run')}" * (len(own) < of)
         on = f" on {listed(sorted(set(own.gpu_model)))}" * (runs.gpu_model.nunique() > 1)

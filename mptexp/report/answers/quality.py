@@ -255,23 +255,26 @@ def _apart(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
 def _memory(tables: Tables) -> str:
     """How much less memory the policies take than their baselines; empty where not known.
 
-    Only what an interval shows has a number.
+    Only what an interval shows has a number. On a CPU it is the whole process's, of which little is
+    activations.
     """
     rows = memory.ratios(tables)
     if rows.empty:
         return ""
+    on_cpu = tables.ok.device.fillna("").astype(str).str.endswith("(CPU)").all()
+    whose = "process memory" if on_cpu else "memory"
     ends = zip(rows.ratio, rows.low, rows.high, strict=True)
     words = pd.Series([memory.finding(*each, SAME_MEMORY) for each in ends], rows.index)
     met = set(words)
     if met == {"same"}:
-        return f"memory: about the same, within {wording.share(SAME_MEMORY)}"
+        return f"{whose}: about the same, within {wording.share(SAME_MEMORY)}"
     proven = rows[words.isin(["less", "more"])]
     if proven.empty:
         open_ = set(rows.candidate[words != "same"])
         same = [f"**{name}**" for name in dict.fromkeys(rows.candidate) if name not in open_]
         few = " with fewer than three repeats" * (met == {"no interval"})
         told = f"about the same with {listed(same)}, others {INCONCLUSIVE}"
-        return f"memory: {told if same else INCONCLUSIVE + few}"
+        return f"{whose}: {told if same else INCONCLUSIVE + few}"
     said: dict[tuple[str, str], list[str]] = {}
     ordered = _native_first(proven.assign(finding=words), tables)
     for (name, _), own in ordered.groupby(["candidate", "finding"], sort=False):
@@ -281,7 +284,7 @@ def _memory(tables: Tables) -> str:
     parts = [f"{saved} with {listed(names)}{some}" for (saved, some), names in said.items()]
     rest = set(words[~rows.candidate.isin(proven.candidate)])
     other = "about the same" if rest == {"same"} else INCONCLUSIVE
-    return f"memory: {listed(parts)}{f', others {other}' * bool(rest)}"
+    return f"{whose}: {listed(parts)}{f', others {other}' * bool(rest)}"
 
 
 def _fits(tables: Tables) -> str:

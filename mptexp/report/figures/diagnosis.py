@@ -89,7 +89,8 @@ def roofline_by_layer(verdict: Verdict) -> Figure:
 
 
 def _caption_roofline(verdict: Verdict) -> str:
-    worked = {p: t[t.took_s > 0] for p, t in why_tables.needs_by_layer(verdict).items()}
+    needs = why_tables.needs_by_layer(verdict)
+    worked = {p: t[(t.took_s > 0) & (t.bound != "unknown")] for p, t in needs.items()}
     bound = [
         f"{(t.bound == 'memory').sum()} of {len(t)} under {policy}" for policy, t in worked.items()
     ]

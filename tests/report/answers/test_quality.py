@@ -213,3 +213,20 @@ def test_the_time_to_an_accuracy_that_was_asked_for_is_said():
     (said,) = quality.sentences(asked)
     assert "Time to 85 %: float32 10.0 s and mixed_float16 20.0 s." in said
     assert "Time to" not in quality.sentences(tables(rows))[0]
+
+
+def test_memory_of_a_cpu_is_said_to_be_the_processs():
+    # The lie: "Memory: about the same, within 2 %", of processes of which little is activations.
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    assert any("Memory: about the same" in text for text in quality.sentences(made))
+    cpu = replace(made, results=made.results.assign(device="AMD EPYC (CPU)"))
+    assert any("Process memory: about the same" in text for text in quality.sentences(cpu))
+
+
+def test_what_did_not_fit_into_the_memory_that_was_allowed_is_said_so():
+    # The lie: "float32 ran out of memory", under a memory_limit_gb of 1.3.
+    out = {"status": "oom", "error": "1.4 GB were in use", "timing": {}, "history": []}
+    rows = [record("float32") | out, record("mixed_float16")]
+    for limit, how in ((None, "ran out of memory"), (1.3, "did not fit in 1.3 GB")):
+        limited = [r | {"parameters": r["parameters"] | {"memory_limit_gb": limit}} for r in rows]
+        assert findings.ended(tables(limited)).startswith(f"float32 {how} at batch size 32")
