@@ -258,16 +258,21 @@ def _is_allowed(name: str, value: Any) -> bool:
 
 
 def device_samples(directory: SweepDir, tables: Tables) -> pd.DataFrame:
-    """What the device read over time in one run of each policy: the first block, largest batch.
+    """What the device read over time in one run of each policy, at a point that most of them share.
+
+    In the first block of those, at the largest such batch size.
 
     Returns:
         Columns policy, seconds (since the first sample), utilization_frac, power_w, run_id; without
         the policies of which nothing was read, empty where no utilization was.
     """
-    # By the other settings too: all policies with the same, where they have it.
+    # Of policies at two points, or on two devices, the difference would be these'.
     others = [name for name in POINT if name != "batch_size"]
     rows = tables.ok.astype(dict.fromkeys(others, str)).sort_values(others, kind="stable")
-    ok = rows.sort_values(["block", "batch_size"], ascending=[True, False], kind="stable")
+    own = [*others, "batch_size", "block"]
+    rows = rows.assign(shared=rows.groupby(own).policy.transform("nunique"))
+    order, ascending = ["shared", "block", "batch_size"], [False, True, False]
+    ok = rows.sort_values(order, ascending=ascending, kind="stable")
     frames = []
     for run in ok.drop_duplicates("policy").itertuples():
         read = _over_time(store.read_record(directory.record(run.run_id)), run.policy)

@@ -107,3 +107,20 @@ def test_an_option_that_is_not_allowed_is_none(tmp_path):
         assert text.partition(":")[0] in tables.asked.unknown
     place.params.write_text("matrix: {policy: [float32]}\nprice_per_hour: 2.5\n")
     assert sweep_tables.load(place).options.price_per_hour == 2.5
+
+
+def test_readings_side_by_side_are_of_one_point(tmp_path):
+    # The lie: "reaches 90 % in float32 and 30 % in mixed_float16", of a V100 and of an A10.
+    made, place = [], SweepDir(tmp_path)
+    for device, policy in (("V100", "float32"), ("A10", "float32"), ("A10", "mixed_float16")):
+        one = record(policy)
+        one["parameters"]["gpu_model"] = device
+        read = counted([0.0, 0.25, 0.5], [0.0, 0.06, 0.12])
+        one["samples"] = [sample | {"utilization": 0.9 * (device == "V100")} for sample in read]
+        one["environment"] = CARD | {"kind": "gpu", "device": device, "capability": [7, 0]}
+        one["identity"] |= {name: one["environment"][name] for name in ("device", "cpu", "cores")}
+        one["run_id"] = f"{len(made):012x}"
+        store.write_record(place.record(one["run_id"]), one)
+        made.append(one)
+    found = sweep_tables.device_samples(place, tables(made))
+    assert set(found.run_id) == {one["run_id"] for one in made[1:]}

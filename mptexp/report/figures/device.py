@@ -112,16 +112,18 @@ def _caption_readings(samples: pd.DataFrame) -> str:
     most = samples.groupby("policy", sort=False).utilization_frac.max().dropna() * 100
     by_policy = [f"{value:.0f} % in {policy}" for policy, value in most.items()]
     return (
-        f"Utilization reaches {wording.listed(by_policy)}: one run of each policy, of the first "
-        f"block{_where(samples)}, from its first reading to its last: also before and after the "
-        "steps that were timed, of which the table is."
+        f"Utilization reaches {wording.listed(by_policy)}: one run of each policy"
+        f"{_where(samples)}, from its first reading to its last: also before and after the steps "
+        "that were timed, of which the table is."
     )
 
 
 def _where(samples: pd.DataFrame) -> str:
     """` with prefetched input`: the setting of these runs, where they share one."""
     places = samples.get("place", pd.Series(dtype=str)).unique()
-    return f" {wording.at(places[0])}" if len(places) == 1 else " at its largest batch size"
+    if len(places) > 1:
+        return ", not all in one setting"
+    return "".join(f" {wording.at(place)}" for place in places if place)
 
 
 def _samples(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
