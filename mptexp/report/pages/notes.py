@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, loss_scale, memory, rate_ratios, summary
+from mptexp.analysis import accuracy, emulated, loss_scale, memory, points, rate_ratios, summary
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
@@ -138,15 +138,15 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
     integers = [one.lost.low for one in quantized_inference.measured(tables)]
     effects = [effect for verdict in verdicts for effect in verdict.effects]
     ablated = [o.low for e in effects for n, o in e.contrasts.items() if n not in e.claimed]
-    points = emulated.points(tables)
-    errors = pd.DataFrame({"low": [p.loss.low for p in points]})
+    formats = emulated.points(tables)
+    errors = pd.DataFrame({"low": [p.loss.low for p in formats]})
     learned = task_words.listed(tables.ok)
     made = {
         "time at the same batch size": tables.claims,
         "time at each policy's best batch size": tables.best_batches,
         learned: accuracy.differences(tables),
         f"{learned} by loss scale": loss_scale.table(tables),
-        "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),
+        "errors of emulated formats": errors if emulated.emulates(formats) else pd.DataFrame(),
         "devices": rate_ratios.by_device(tables),
         "replicas": rate_ratios.by_replicas(tables),
         "frameworks": rate_ratios.by_backend(tables),
@@ -253,6 +253,9 @@ def sensors(tables: Tables) -> str:
         "quarter of a second while steps were timed. On a CPU, utilization is this process's "
         "processor time over that of the processors it may use."
     ]
+    ok = tables.ok
+    if ((points.devices(ok) > 1) & ok.power_w.notna()).any():
+        lines.append("Of several GPUs the power is that of the first.")
     flags = pd.Series([m for r in tables.records for m in r.get("marks", [])], dtype=object)
     of = wording.count(len(tables.results), "run")
     counts = flags[flags.str.startswith(caveats.MEASURED_WHILE)].value_counts()

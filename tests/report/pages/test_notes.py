@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 from builders import published, record, tables
 
@@ -59,3 +60,12 @@ def test_the_peak_of_integers_is_of_the_type_that_was_measured():
         one["work"]["ceilings"] = {"dtype": "float32", "matmul_flops_per_s": 1e12}
     made = tables(rows)
     assert "in the same type (int8: in float32), through the same" in notes.details(made)
+
+
+def test_the_power_of_several_gpus_is_said_to_be_that_of_the_first():
+    # The puzzle: 300 W, of four GPUs of which each takes as much.
+    made = tables([record()])
+    for replicas, device, said in ((4, "GPU", True), (1, "GPU", False), (4, "EPYC (CPU)", False)):
+        results = made.results.assign(replicas=replicas, power_w=300.0, device=device)
+        told = notes.sensors(replace(made, results=results))
+        assert ("the power is that of the first" in told) is said
