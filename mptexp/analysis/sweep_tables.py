@@ -1,5 +1,6 @@
 """A sweep's records as tidy tables: runs, epochs, speedups, latencies, samples of the device."""
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -229,7 +230,7 @@ def _tried_with(record: Mapping[str, Any]) -> dict[str, Any]:
     point = ("gpu_model", "model", "policy")
     told = {name: identity.get(name) for name in ("model_source", "network")}
     memory = own.get("device_memory_bytes") or own.get("memory_bytes")
-    room = round(memory / 2**30) if memory else None
+    room = round(memory / 2**30) if isinstance(memory, int | float) and memory < math.inf else None
     return {name: record["parameters"][name] for name in point} | told | {"memory": room}
 
 
