@@ -25,7 +25,7 @@ from mptexp.report.text.column_formats import BLANK, without_blanks
 
 MOST_LAYERS = 20
 MOST_ROWS = 15  # of differences between two recordings
-QUESTION = "Where does the time of a training step go?"
+QUESTION = "Where does the time of a {}step go?"
 ONCE = (
     "**One recording each**: what is said holds for them alone. How runs, machines and days differ "
     "was not measured."
@@ -241,7 +241,7 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
     timed = [recording for recording in recordings if recording.told]
     opening = first_screen_html.screen(
         title,
-        QUESTION,
+        QUESTION.format("training " * bool(recordings[0].trace.trains)),
         _conditions(recordings),
         warnings,
         _figure(timed) if timed else "",

@@ -196,5 +196,13 @@ def test_a_first_screen_says_that_much_of_a_recording_is_in_no_mean():
     assert "left out" in trace_report.page([little])
 
 
+def test_an_inference_is_not_asked_about_as_a_training():
+    # The contradiction: "the host bounds this inference", under a question about a training step.
+    made = typed(FLOAT32, "a.json")
+    for trains in (True, False, None):
+        page = first_screen([replace(made, trace=replace(made.trace, trains=trains))])
+        assert ("of a training step go?" in page) is (trains is True)
+
+
 def first_screen(recordings):
     return re.search('<header class="lead">.*?</header>', trace_report.page(recordings), re.S)[0]
