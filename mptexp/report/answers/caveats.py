@@ -403,7 +403,7 @@ def _has(tables: Tables) -> dict[str, pd.Series]:
 
 
 def _holds(tables: Tables, findings: Collection[str] = (), of_all: bool = False) -> str:
-    """What of the answer no flag takes from any run, but for those that the answer speaks of.
+    """What of the answer no flag takes from any run.
 
     And of how many other runs what some take: `memory; step times of the other 21 runs`, or `of 21
     of 22 runs` where it was all of which something was said.
@@ -417,7 +417,9 @@ def _holds(tables: Tables, findings: Collection[str] = (), of_all: bool = False)
         )
         for what in known
     }
-    kept = _named([what for what in known if not lost[what]], tables)
+    # Of what the answer speaks of it alone says what it is worth: tables mark these runs.
+    whole = [what for what in known if not any(validity.invalid(c, what) for c in cells[what])]
+    kept = _named(whole, tables)
     others = [
         f"{name} of {_rest(len(cells[what]) - lost[what], len(cells[what]), of_all)}"
         for what in known

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from builders import CARD, record, tables, text, written_sweep
+from builders import CARD, published, record, tables, text, written_sweep
 from support import PROJECT, mptexp
 
 from mptexp import api
@@ -421,3 +421,11 @@ def test_what_still_holds_is_of_the_runs_that_have_it():
     assert said.endswith(" Here that is no fault, and nothing to repair.")
     # The lie: --check called not valid what the page says is valid.
     assert caveats.faults(tables(rows), ["not trained"]) == []
+
+
+def test_what_tables_mark_is_not_called_still_valid():
+    # The contradiction: "Still valid: accuracy", above a row marked "not trained (accuracy)".
+    made = published("master-weights-cpu").tables
+    (said,) = [text for text in caveats.banner(made, "accuracy", findings=("not trained",)) if text]
+    assert said.startswith("**Not valid: ")
+    assert "Still valid: accuracy" not in said
