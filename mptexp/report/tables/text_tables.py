@@ -22,7 +22,7 @@ FEW_LATENCIES = 300  # fewer have no 99th percentile: not three of them lie abov
 KEYS = [*points.POINT, "policy"]  # of a row of the headline table
 # What readings of a device rest on, see `validity.invalid`.
 PROVEN_BY = {"utilization_frac": "utilization"}
-PROVEN_BY |= dict.fromkeys(("power_w", "energy_per_image_j", "energy_per_token_j"), "energy")
+PROVEN_BY |= dict.fromkeys(("energy_per_image_j", "energy_per_token_j"), "energy")
 
 
 def headline_rows(tables: Tables) -> pd.DataFrame:
