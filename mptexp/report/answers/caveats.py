@@ -22,6 +22,7 @@ from mptexp.report.text.markdown import safe
 from mptexp.spec import run_order
 from mptexp.spec.run import Run
 
+BUT_A_FINDING = " (that runs learned nothing is a finding)"  # though tables mark these runs
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 Counted = tuple[Flag, int, int]  # a flag, how many runs have it, of how many
 TIMES = ("time", "training time")  # of a step, of all of them
@@ -403,7 +404,7 @@ def _has(tables: Tables) -> dict[str, pd.Series]:
 
 
 def _holds(tables: Tables, findings: Collection[str] = (), of_all: bool = False) -> str:
-    """What of the answer no flag takes from any run.
+    """What of the answer no flag takes from any run, but for those that the answer speaks of.
 
     And of how many other runs what some take: `memory; step times of the other 21 runs`, or `of 21
     of 22 runs` where it was all of which something was said.
@@ -417,9 +418,12 @@ def _holds(tables: Tables, findings: Collection[str] = (), of_all: bool = False)
         )
         for what in known
     }
-    # Of what the answer speaks of it alone says what it is worth: tables mark these runs.
-    whole = [what for what in known if not any(validity.invalid(c, what) for c in cells[what])]
-    kept = _named(whole, tables)
+    kept = [
+        name + BUT_A_FINDING * any(validity.invalid(cell, what) for cell in cells[what])
+        for what in known
+        if not lost[what]
+        for name in _named([what], tables)
+    ]
     others = [
         f"{name} of {_rest(len(cells[what]) - lost[what], len(cells[what]), of_all)}"
         for what in known
