@@ -105,6 +105,11 @@ def kind(parameters: Mapping[str, Any]) -> Kind:
     return tuple(str(parameters.get(name, "")) for name in KIND)
 
 
+def calls(records: Iterable[Record]) -> set[tuple[str, str]]:
+    """The calls that runs were made in, with the start of the machine, where they are known."""
+    return {(str(r.get("boot")), r["invocation"]) for r in records if r.get("invocation")}
+
+
 def latest(records: Iterable[Record]) -> dict[Kind, dict[str, Any]]:
     """The identity of the last run of each kind that ended well."""
     ended = [r for r in records if r.get("status") == "ok" and of(r)]

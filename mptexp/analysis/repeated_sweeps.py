@@ -84,14 +84,10 @@ def ratios(tables: Tables) -> list[Ratio]:
         names = {name: row[name] for name in ("setting", "baseline", "candidate")}
         work = json.dumps(known, sort_keys=True, default=str)
         both = (*before, *after)
-        shared = [*filter(None, map(consistency.measurement, both)), *_calls(both)]
+        measured = filter(None, map(consistency.measurement, both))
+        shared = [*measured, *comparability.calls(both)]  # the halves of a call repeat nothing
         made.append(Ratio(work, **names, **figures, runs=[*map(_digest, shared)]))
     return made
-
-
-def _calls(records: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The calls that runs were made in: of one call, split, the parts repeat nothing."""
-    return {(str(r.get("boot")), r["invocation"]) for r in records if r.get("invocation")}
 
 
 def _digest(times: tuple[Any, ...]) -> str:

@@ -18,6 +18,7 @@ from mptexp.spec import strict_model, yaml_documents
 from mptexp.spec.grid import REPORT_KEYS, Sweep
 
 RAW = ("windows", "samples")
+TRIED = ("gpu_model", "model", "policy")  # of a search: for which its batch is the largest
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -227,17 +228,15 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
 def _tried_with(record: Mapping[str, Any]) -> dict[str, Any]:
     """What decides whether a batch fits, as far as a record tells: the model, the memory."""
     own, identity = record.get("environment") or {}, record.get("identity") or {}
-    point = ("gpu_model", "model", "policy")
     told = {name: identity.get(name) for name in ("model_source", "network")}
     memory = own.get("device_memory_bytes") or own.get("memory_bytes")
     room = round(memory / 2**30) if isinstance(memory, int | float) and memory < math.inf else None
-    return {name: record["parameters"][name] for name in point} | told | {"memory": room}
+    return {name: record["parameters"][name] for name in TRIED} | told | {"memory": room}
 
 
 def _is_other(attempt: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether no run of an attempt's point agrees with it in what both tell."""
-    point = ("gpu_model", "model", "policy")
-    beside = [run for run in runs if all(run[name] == attempt[name] for name in point)]
+    beside = [run for run in runs if all(run[name] == attempt[name] for name in TRIED)]
     return bool(beside) and not any(
         all(None in (value, attempt[name]) or value == attempt[name] for name, value in run.items())
         for run in beside

@@ -129,7 +129,7 @@ def _sessions(sides: Sequence[Sequence[Mapping[str, Any]]]) -> dict[int, int]:
     first: dict[tuple[str, str], int] = {}
     found: dict[int, int] = {}
     for number, records in enumerate(sides):
-        calls = {(str(r.get("boot")), r["invocation"]) for r in records if r.get("invocation")}
+        calls = comparability.calls(records)
         found[number] = min([first[call] for call in calls & first.keys()], default=number)
         first |= dict.fromkeys(calls, found[number])
     return found

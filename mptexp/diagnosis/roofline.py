@@ -64,10 +64,6 @@ def _least_s(layer: Mapping[str, Any], bandwidth: float, peak: float) -> float:
     return max(moved / bandwidth, flops / peak) if flops > 0 else math.nan
 
 
-def _bound(by_memory: float, by_arithmetic: float) -> str:
-    return "arithmetic" if by_arithmetic > by_memory else "memory"
-
-
 def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
     """What the device needs for each layer of a step, and for the optimizer.
 
@@ -88,6 +84,7 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
     for layer in record["work"]["layers"]:
         name, flops, moved = layer["layer"], layer["flops"] or 0.0, layer["bytes"] or 0.0
         by_memory, by_arithmetic = moved / bandwidth, flops / peak
+        bound = "arithmetic" if by_arithmetic > by_memory else "memory"
         alone = layer["alone_low_s"] or layer["alone_s"]  # in 16 bits, where that is possible
         if layer["flops"] is None and not alone:
             alone = took.get(name)
@@ -95,9 +92,7 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
             {
                 "layer": name,
                 "seconds": min(by_memory if pd.isna(alone) else alone, took.get(name, math.inf)),
-                "bound": _bound(by_memory, by_arithmetic)
-                if layer["flops"] is not None
-                else "unknown",
+                "bound": bound if layer["flops"] is not None else "unknown",
                 "least_s": _least_s(layer, bandwidth, peak),
                 "flops": flops,
                 "bytes": moved,
