@@ -43,6 +43,10 @@ LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and 
 ALWAYS = (ablations.INPUT, ablations.XLA_ON, ablations.XLA_OFF, ablations.STRICT)
 
 
+INVERSE = {
+    ablations.XLA_ON.name: ablations.XLA_OFF.name,
+    ablations.XLA_OFF.name: ablations.XLA_ON.name,
+}
 _ADVISED = [r.ablation for cause in CAUSES for r in cause.remedies if r.ablation]
 # Flags of a traced run for which its breakdown may not be that of the sweep's steps.
 DISTURBED = {store.CHANGED, "in parallel", "sweeps at once", "interference", "throttled"}
@@ -426,14 +430,9 @@ def _hurtful(verdict: Verdict, among: Iterable[Verdict]) -> frozenset[str]:
     of = _model(verdict.pair.candidate)
     effects = [e for other in among if _model(other.pair.candidate) == of for e in other.effects]
     gains = [(effect.ablation.name, effect.gains.get(of[-1])) for effect in effects]
-    inverse = {ablations.XLA_ON.name: ablations.XLA_OFF.name}
-    inverse |= {after: before for before, after in inverse.items()}
-    return frozenset(
-        name
-        for name in (ablation.name for ablation in _ADVISED)
-        if any(gain and own == name and _hurts(gain) for own, gain in gains)
-        or any(gain and own == inverse.get(name) and gain.low > 1 for own, gain in gains)
-    )
+    hurt = {name for name, gain in gains if gain and _hurts(gain)}
+    helped = {name for name, gain in gains if gain and gain.low > 1}
+    return frozenset(hurt | {INVERSE[name] for name in helped & INVERSE.keys()})
 
 
 def _without_result(pair: Pair, records: Records, notebook: str) -> frozenset[str]:
